@@ -1,4 +1,4 @@
-"""The job that makes MultiMNIST in shards from the pairs that `capsweep.data.pairs` composes."""
+"""The job that stores MultiMNIST in shards; `capsweep.data.pairs` composes the pairs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,9 +55,9 @@ def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -
 
     Args:
         dataset: The group `dataset` of the configuration.
-        digits: The data set of single digits that is its source.
-        pairs: Pairs per digit of "train" and "test"; None takes `dataset.batches.pairs`. Digits
-            that are held out for validation have one pair each.
+        digits: The data set of single digits from which the pairs are made.
+        pairs: Pairs per digit of "train" and "test"; None takes `dataset.batches.pairs`. There is
+            one pair for each digit that is held out for validation.
     """
     origin = Origin(dataset["source"], hash_declared({"sha256": dataset["reader"]["sha256"]}))
     settings = {name: dataset["batches"][name] for name in ("seed", "margin", "shift")}
@@ -81,7 +81,7 @@ def _build_arrays(examples: LabelledImages) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _build_examples(images_NCHW: np.ndarray, labels_N: np.ndarray) -> LabelledImages:
-    # Not copied, so that all workers of a node share the read-only arrays in Ray's object store.
+    # Images are not copied, so that all workers of a node share the arrays in Ray's object store.
     return LabelledImages(
         torch.from_dlpack(images_NCHW), torch.from_numpy(labels_N.astype(np.int64))
     )

@@ -186,7 +186,7 @@ def test_what_a_job_prints_is_printed_once_also_after_a_lost_connection() -> Non
     ended = driver.follow_job(server, JOB, written.append, said.append)
     assert ("".join(written), ended.details.driver_exit_code) == (LOG, 0)
     (line,) = said
-    assert "the sweep goes on there" in line
+    assert "the sweep continues" in line
 
 
 @pytest.mark.parametrize(

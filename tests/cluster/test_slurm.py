@@ -194,7 +194,7 @@ def test_a_token_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
         assert token.stat().st_mode & 0o777 == 0o600
         token.chmod(0o644)
     token.write_text(" \n")
-    with pytest.raises(ConfigError, match="is empty"):
+    with pytest.raises(ConfigError, match="empty file; remove it"):
         batch.ensure_token(str(token))
 
 

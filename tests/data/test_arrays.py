@@ -129,7 +129,7 @@ STANDARDISED = ((IMAGES - 127.0) / 50).astype(np.int8).astype(np.uint8)
     [
         ({"train_labels": None}, "it has no train_labels; it has train_images, test_images, test_"),
         ({"val_images": IMAGES}, "it has no val_labels"),
-        ({"val_images": IMAGES[:, :1], "val_labels": LABELS}, r"val_images \[1, 5, 7\]; make them"),
+        ({"val_images": IMAGES[:, :1], "val_labels": LABELS}, r"\[1, 5, 7\] in val_images; make"),
         ({"train_images": IMAGES / 255}, r"are float64, not uint8; write intensities 0\.\.255"),
         (
             {"train_images": IMAGES.reshape(6, -1)},
@@ -197,7 +197,7 @@ def test_an_array_that_declares_another_size_than_it_has_is_refused_before_it_is
 ) -> None:
     save(tmp_path)
     declare_shape(tmp_path / "own.npz", "test_labels", shape)
-    assert_refused(tmp_path, r"test_labels\.npy declares .* but has 2; save")
+    assert_refused(tmp_path, r"test_labels\.npy declares .* but has 2 bytes; save")
 
 
 @pytest.mark.parametrize("field", ["file_size", "compress_size"])

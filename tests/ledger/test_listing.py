@@ -50,9 +50,9 @@ def test_cells_are_chosen_by_their_settings(ledger: Ledger, finish) -> None:
     assert choose("limit_batches=null", "seed=3") == [3]
     assert choose("sweep=ablation", "arm=cnn") == [2]
     for text, error in {
-        "seed=9": "seed=9: no cell has this value; there are 1, 2, 3",
-        "seed=null": "seed=null: no cell has this value; there are 1",
-        "limit_batches=2": "limit_batches=2: no cell has this value; there are null",
+        "seed=9": "seed=9: no cell has this value; the cells have 1, 2, 3",
+        "seed=null": "seed=null: no cell has this value; the cells have 1",
+        "limit_batches=2": "limit_batches=2: no cell has this value; the cells have null",
         "weight=0": r"did you mean loss\.reconstruction\.weight",
     }.items():
         with pytest.raises(ConfigError, match=error):
@@ -81,7 +81,7 @@ def test_a_signature_is_found_by_its_first_letters(ledger: Ledger, finish) -> No
     for letters in (1, 2, 6, 16):
         assert listing.find_signature(ledger, name[:letters]) == name
     for absent in ("ffffff", "", f"{name}0"):
-        with pytest.raises(UserError, match=f"'{absent}': no cell of"):
+        with pytest.raises(UserError, match=f"'{absent}': no cell in"):
             listing.find_signature(ledger, absent)
 
 
@@ -92,6 +92,6 @@ def test_an_ambiguous_prefix_names_cells_and_what_they_are(ledger: Ledger, finis
     with pytest.raises(UserError) as raised:
         listing.find_signature(ledger, letter)
     first, *lines = str(raised.value).splitlines()
-    assert first == f"{letter}: {len(same)} cells begin with this; type more letters of one"
+    assert first == f"{letter}: {len(same)} cells begin with this; type more letters"
     assert lines[0].startswith(f"  {same[0]}  not recorded · seed ")
     assert len(lines) == min(len(same), 6)

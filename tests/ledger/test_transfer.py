@@ -96,10 +96,10 @@ REFUSED = [
     (lambda f: f.write_bytes(f.read_bytes()[:700]), r"export\.tar: "),
     (lambda f: f.write_bytes(gzip.compress(f.read_bytes())), "not a complete tar file"),
     (Path.unlink, "no such file"),
-    (lambda file: (file.unlink(), os.mkfifo(file)), "no regular one"),
+    (lambda file: (file.unlink(), os.mkfifo(file)), "no regular file"),
     (partial(add_member, name="weights.ckpt"), "differs from the manifest"),
-    *((partial(add_member, name="odd", **kind), "is no regular file") for kind in NO_FILES),
-    (partial(add_member, name="odd", pax_headers=SPARSE), "is no regular file"),
+    *((partial(add_member, name="odd", **kind), "is not a regular file") for kind in NO_FILES),
+    (partial(add_member, name="odd", pax_headers=SPARSE), "is not a regular file"),
     *(
         (partial(forge, name=name, content=b"x"), "leads out of its folder")
         for name in (*BAD_NAMES, *LONG_NAMES)
@@ -148,7 +148,7 @@ def test_a_file_that_is_not_the_one_of_the_result_is_not_merged(
             "seed: 99\n",
             r"config\.yaml is damaged \(its settings have the signature ",
         ),
-        ("evals/my plot.png", "x", r"evals/my plot\.png: an export takes names of letters"),
+        ("evals/my plot.png", "x", r"evals/my plot\.png: an export takes only names of letters"),
     ],
 )
 @pytest.mark.parametrize("ledger", ["disk"], indirect=True)
@@ -195,7 +195,7 @@ def test_a_packed_export_is_unpacked_up_to_a_bound(
     assert transfer.export_cells(ledger, [SIGNATURE], packed) < export.stat().st_size / 2
     assert transfer.import_cells(Ledger(tmp_path / "there"), packed) == (1, 0)
     monkeypatch.setattr(transfer, "LARGEST", 10)
-    with pytest.raises(UserError, match=r"bytes are too many to be packed; leave \.xz out"):
+    with pytest.raises(UserError, match=r"bytes are too many to pack; leave \.xz out"):
         transfer.export_cells(ledger, [SIGNATURE], tmp_path / "large.tar.xz")
     monkeypatch.setattr(transfer, "LARGEST", 2**20)
     (tmp_path / "large.tar.xz").write_bytes(lzma.compress(bytes(2**21), preset=0))

@@ -96,5 +96,5 @@ def test_a_result_of_other_epochs_is_damaged_unless_an_accuracy_ends_the_cell_ea
     entry = replace(entry, result={**(entry.result or {}), "epochs": epochs})
     judged = ledger.judge(cell.signature, entry, {**cell.config, "stop_accuracy": accuracy})
     assert judged.status == status
-    where = f"result.json is damaged (it has {epochs} epochs, its cell "
+    where = f"result.json is damaged (it has {epochs} epochs, but its configuration says "
     assert (where in str(judged.cause)) is (status == "failed")

@@ -129,7 +129,7 @@ def test_of_many_rows_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> Non
     text = SWEEP.replace("[1, 3]", str(list(range(1, 20))))
     for number, point in enumerate(small_sweep(tmp_path, text)[1]):
         finish(tmp_path, point, 0.9 - number / 100)
-    told = "14 of the 20 rows: the baseline and the best by test/error;"
+    told = "14 of the 20 rows are drawn: the baseline and the best by test/error."
     assert told in figures.describe_rows(build_table(tmp_path, text))
     for stem in ("loss", "cost-time"):
         assert draw(tmp_path, text)[stem].names == [

@@ -165,9 +165,9 @@ def test_what_cannot_be_meant_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dataset.batches.seed=1"], '(new is "settings.seed": 1; see '),
-        (["PAIRS=3"], '(new is "splits.train": 4311, "splits.test": 1080; see '),
-        (["SHARDS=5"], '(new is "shards.train": 5; see '),
+        (["dataset.batches.seed=1"], '(changed: "settings.seed": 1; see '),
+        (["PAIRS=3"], '(changed: "splits.train": 4311, "splits.test": 1080; see '),
+        (["SHARDS=5"], '(changed: "shards.train": 5; see '),
     ],
 )
 def test_a_folder_of_another_data_set_or_layout_is_refused(

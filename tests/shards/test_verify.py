@@ -66,10 +66,10 @@ def test_all_faults_are_named_and_not_the_first(folder: Path, tmp_path: Path) ->
     for fault, beginning in zip(
         faults,
         (
-            "train-00000.h5: a link, or not a regular file; run the same",
+            "train-00000.h5: it is a link, or not a regular file; run the same",
             f"{NAME}: sha256 ",
             "train-00002.h5: 7 bytes, ",
-            "test-00000.h5: a link, or not a regular file; run the same",
+            "test-00000.h5: it is a link, or not a regular file; run the same",
             "notes.txt: not in index.json; move it away",
         ),
         strict=True,

@@ -108,7 +108,7 @@ REFUSED: list[tuple[dict[str, str], str, str]] = [
     ({"DATASET": "smallnorb_azimuth"}, "{batch_size: [8]}", "val/error needs validation examples"),
     ({}, '{batch_size: "int(interval(8, 2000000))"}', r"batch_size must be in .* got 2000000"),
     *(({word: value}, LR, r": find\.yaml is a search") for word, value in GRID.items()),
-    ({}, '{optim.optimizer.lr: "tag(lgo, interval(0.1, 0.2))"}', "may have the tag log only"),
+    ({}, '{optim.optimizer.lr: "tag(lgo, interval(0.1, 0.2))"}', "may have only the tag log"),
     ({}, '{optim.optimizer.lr: "interval(0.1, inf)"}', "two finite numbers"),
     ({}, "{zip: {epochs: [1, 2], batch_size: [64, 32]}}", "a search has no zip"),
     ({}, "{}, optional: true", r"capsnet.optional: no such key; have fixed, space, matched$"),

@@ -97,4 +97,4 @@ def test_the_command_tells_why_there_is_no_dashboard(
     assert save_dashboard(tmp_path) == 2
     assert "Use `wandb login`" in capsys.readouterr().err
     assert save_dashboard(tmp_path, "logger=csv") == 2
-    assert "use logger=wandb" in capsys.readouterr().err
+    assert "type logger=wandb" in capsys.readouterr().err

@@ -179,7 +179,7 @@ def repeat_the_first(run: Run) -> Run:
         (Small, repeat_the_first, f"{UNEQUAL}the loss differs by"),
         (TooLarge, call, "its network cannot be copied for a check: of a copy"),
         (KeepsItsOutput, call, "its network cannot be copied for a check: Only Tensors"),
-        (CountsItself, repeat_python, "each step changes numbers that Python keeps: network.calls"),
+        (CountsItself, repeat_python, "each step changes Python numbers: network.calls"),
     ],
 )
 def test_a_network_whose_steps_cannot_be_captured_rightly_is_trained_eagerly(

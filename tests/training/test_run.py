@@ -189,7 +189,7 @@ def test_a_test_for_which_memory_is_short_goes_on_with_fewer_images_to_the_same_
     np.testing.assert_allclose(found["scores"], stored["scores"], atol=1e-5)
     # Two training steps; the validation finds how many it can take, and the test knows it.
     assert at_once == [80, 80, 100, 50, 50, *[45] * 8]
-    said = "memory ran out while 100 examples were evaluated together; from now on parts have 50"
+    said = "memory ran out while 100 examples were evaluated together; from now on 50 are"
     assert [line for line in capsys.readouterr().err.splitlines() if "memory" in line] == [said]
 
 

@@ -1,4 +1,4 @@
-"""A client for the jobs of a Ray cluster. Only this file speaks to Ray's job server.
+"""A client for the jobs of a Ray cluster. Only this file sends requests to Ray's job server.
 
 The token (from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token) is sent in the
 Authorization header of every request.
@@ -26,10 +26,10 @@ from ray.job_submission import JobSubmissionClient
 
 from capsweep.errors import ConfigError, UnreachableError
 
-for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second sets its own level
+for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second has a level of its own
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-ANSWER_SECONDS = 5.0, 60.0  # to connect, and between two parts of an answer
+ANSWER_SECONDS = 5.0, 60.0  # timeouts: to connect, and between two parts of an answer
 LOCAL_SERVER = "http://127.0.0.1:8265"  # Ray's default; also the end of an ssh tunnel
 KEY = "RAY_ADDRESS or cluster.jobs"
 WORKER_COMMAND = "--python_worker_command="  # an option of a raylet
@@ -47,9 +47,10 @@ class SweepJob:
 
     Attributes:
         id: Ray's id of the job, `NAME-NUMBER`.
-        name: Name of its command, `capsweep-SWEEP-HASH`; equal commands have equal names.
+        name: Name of the command that the job runs, `capsweep-SWEEP-HASH`. Equal commands have
+            equal names.
         sweep: Name of the sweep, as it is written in the id.
-        number: Number of the run of this command, from 1.
+        number: Number of this run of the command, from 1.
         details: Ray's `JobDetails`.
     """
 
@@ -66,10 +67,10 @@ class SweepJob:
 
 
 class Jobs(JobSubmissionClient):
-    """A client for the jobs of one cluster, which submits, finds and stops them.
+    """A client that submits, finds and stops the jobs of one cluster.
 
-    Every method raises UnreachableError if nothing answers at the address, and ConfigError, with
-    what to do, if the server refuses a request.
+    The methods raise UnreachableError if nothing answers at the address. They raise ConfigError
+    with Ray's reason if the server refuses a request.
     """
 
     def __init__(self, address: str) -> None:
@@ -87,7 +88,7 @@ class Jobs(JobSubmissionClient):
         raise ConfigError(f"{self.address}: {_choose_line(r.text)}")
 
     def list_sweeps(self) -> list[SweepJob]:
-        """Return all jobs of the cluster that run sweeps, the newest last."""
+        """Return all jobs of the cluster that run or ran sweeps, the newest last."""
         jobs = [_read_job(d) for d in self.list_jobs() if JOB_ID.fullmatch(d.submission_id or "")]
         return sorted(jobs, key=lambda job: (job.details.start_time or 0, job.id))
 
@@ -96,7 +97,7 @@ class Jobs(JobSubmissionClient):
         return _read_job(self.get_job_info(job_id))
 
     def read_log(self, job_id: str) -> str:
-        """Return all that the job has printed; empty if it has no log, or its node is gone."""
+        """Return the output of a job so far; empty if the job has no log or its node is gone."""
         try:
             return self.get_job_logs(job_id)
         except UnreachableError:
@@ -105,7 +106,7 @@ class Jobs(JobSubmissionClient):
             return ""
 
     def find_python(self) -> str:
-        """Return the Python of Ray's workers on the head node, or `python` if it is unknown."""
+        """Return the path of the Python of Ray's workers on the head node; `python` if unknown."""
         nodes = self._do_request("GET", "/nodes?view=summary").json()["data"]["summary"]
         heads = [node.get("cmdline") or () for node in nodes if node["raylet"].get("isHeadNode")]
         starts = [word for words in heads for word in words if word.startswith(WORKER_COMMAND)]
@@ -115,7 +116,9 @@ class Jobs(JobSubmissionClient):
 def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
     """Return a client for the jobs of a cluster.
 
-    Its job server is at `cluster.jobs`, or else at the URL that the head of the cluster names.
+    The URL of the job server is `cluster.address` if this is a URL, else `cluster.jobs`. If
+    `cluster.jobs` is not set, the URL is LOCAL_SERVER for the address `auto`. For other addresses,
+    the head of the cluster is asked for the URL.
 
     Raises:
         ConfigError: The cluster has no job server, or the URL has a password.
@@ -124,7 +127,7 @@ def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
     if cluster.get("launcher") is not None or url is head is None:
         raise ConfigError(
             f"cluster={cluster['name']} has no job server; set CLUSTER=address, or RAY_ADDRESS to "
-            "the address of a cluster of Ray"
+            "the address of a Ray cluster"
         )
     if is_url(head):
         url = head
@@ -147,7 +150,7 @@ def _find_server(address: str) -> str:
         address: Address of the head, as host:port.
 
     Raises:
-        ConfigError: No head answers there, or its cluster has no job server.
+        ConfigError: No head answers at the address, or the cluster has no job server.
     """
     try:
         ray_start.check_listening(address)  # Ray itself would retry for many minutes
@@ -173,14 +176,14 @@ def _find_server(address: str) -> str:
 
 @contextmanager
 def _named_faults(address: str) -> Iterator[None]:
-    """Translate the errors of Ray's clients into ours, for the block."""
+    """Translate errors of Ray's clients inside the block into ConfigError or UnreachableError."""
     try:
         yield
     except ConfigError:
-        raise  # our own, with a message for the user
+        raise  # already an error of capsweep, with a message for the user
     except ray_start.exceptions.AuthenticationError as error:
         raise ConfigError(f"{address}: {ray_start.REFUSED_TOKEN}") from error
-    except OSError as error:  # of sockets and `requests` alike
+    except OSError as error:  # errors of sockets and of `requests` are OSErrors
         raise UnreachableError(
             f"no job server of Ray answers at {address}; start the head with ray[default] and its "
             "dashboard, open the tunnel (ssh -L 8265:127.0.0.1:8265 HEAD), or set another address: "
@@ -191,7 +194,7 @@ def _named_faults(address: str) -> Iterator[None]:
 
 
 def _read_job(details: Any) -> SweepJob:
-    """Return a sweep's job from Ray's details of it."""
+    """Make a SweepJob from Ray's details of the job."""
     match = JOB_ID.fullmatch(details.submission_id)
     assert match is not None
     return SweepJob(match[0], match["name"], match["sweep"], int(match["number"]), details)
@@ -200,7 +203,8 @@ def _read_job(details: Any) -> SweepJob:
 def _choose_line(text: str) -> str:
     """Return the line of a message of Ray that names the cause.
 
-    It is the last line of a traceback. In other messages it is the first line; advice follows it.
+    In a traceback, this is the last line. In other messages, it is the first line, which is
+    followed by advice.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Ray gives no reason"]
     return lines[-1 if "Traceback" in lines[0] else 0].rstrip(" .:")

@@ -1,7 +1,7 @@
 """The driver of a sweep on a cluster: its command line, its name, and its job.
 
 A driver is a process on the cluster that runs `capsweep sweep`, as a job of Ray. The job is
-submitted once; later commands find it, follow it to its end, or stop it.
+submitted once. Later commands find this job, follow it to its end, or stop it.
 """
 
 import json
@@ -23,19 +23,19 @@ from capsweep.storage.files import hash_bytes
 if TYPE_CHECKING:  # client imports Ray
     from capsweep.cluster.client import Jobs, SweepJob
 
-CODE = "capsweep_code"  # key in a job's metadata
+CODE = "capsweep_code"  # key in a job's metadata, for the hash of its code
 PLACES = ("STORAGE", "DATA_DIR", "LEDGER")
 # Words that say where the driver runs. On the cluster `--here` replaces them.
 DRIVER = ("CLUSTER", "RAY_ADDRESS", "cluster", "cluster.address", "cluster.jobs", "cluster.submit")
-STOP_SECONDS = 60  # for a driver to end by itself; then Ray kills it
+STOP_SECONDS = 60  # time in which a driver must end by itself; then Ray kills the driver
 LOOK_SECONDS = 1.0  # between two checks of a job
-NOT_FOUND, NOT_RUNNABLE = 127, 126  # a shell's exit statuses
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # exit statuses of a shell that cannot run a program
 
 
 def name_command(sweep: str, words: Sequence[str]) -> str:
     """Return the name of a command, `capsweep-SWEEP-HASH`; the order of its words does not matter.
 
-    The id of a job is this name with the number of the run behind it (`-1`, `-2`), because Ray
+    The id of a job is this name, followed by the number of the run (`-1`, `-2`), because Ray
     accepts an id only once.
 
     Args:
@@ -47,20 +47,20 @@ def name_command(sweep: str, words: Sequence[str]) -> str:
 
 
 def _quote_sweep(sweep: str) -> str:
-    """Return the name of a sweep, with `-` for characters that a URL or file name cannot have."""
+    """Return the name of a sweep, with `-` in place of characters that a URL cannot have."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", sweep)
 
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C, for the block: trials stop, and the sweep prints its progress.
+    """Handle SIGTERM inside the block like Ctrl-C: trials stop, and the sweep prints its progress.
 
-    SIGINT is enabled first, because Ray's jobs inherit a blocked SIGINT, and background jobs of a
-    shell ignore it.
+    SIGINT is enabled first, because Ray's jobs inherit a blocked SIGINT, and a shell makes
+    background jobs ignore SIGINT.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # The signal goes to the present handler of SIGINT: Ray Tune's, while Tune runs.
+    # SIGTERM calls the handler that SIGINT has at that moment, such as the handler of Ray Tune.
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
@@ -71,17 +71,17 @@ def interrupted_by_sigterm() -> Iterator[None]:
 def make_inner_command(
     sweep: str, words: Sequence[str], config: Mapping[str, Any], staged: bool = True
 ) -> list[str]:
-    """Return the words after `capsweep` with which a process on a cluster runs the same sweep.
+    """Return the command words with which a process on a cluster runs a typed sweep.
 
-    They are the typed words without those that concern this machine; the cluster and absolute
-    places are added.
+    Words that concern only this machine are left out. The name of the cluster and the absolute
+    places of storage, data and ledger are added.
 
     Args:
         sweep: Name or file of the sweep.
         words: Words that were typed behind the sweep.
         config: Configuration of the first cell.
-        staged: Whether the sweep file travels with the package, so that its name is enough;
-            otherwise its absolute path is used.
+        staged: Whether the sweep file is sent with the package. Then the name of the sweep is
+            enough; otherwise the absolute path of the file is used.
     """
     if sweep.endswith(".yaml"):
         sweep = Path(sweep).stem if staged else os.path.abspath(sweep)
@@ -92,10 +92,10 @@ def make_inner_command(
 
 
 def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str] | None:
-    """Replace the places in a driver's words by those that a compute node sees (`cluster.node`).
+    """Replace the places in a driver's words by the places on a compute node (`cluster.node`).
 
     Returns:
-        The words, or None if the node sees the same places.
+        The new words, or None if the compute node has the same places as the driver.
     """
     if not any(config["cluster"]["node"].values()):
         return None
@@ -111,7 +111,7 @@ def _format_places(*places_there: str) -> list[str]:
 
 
 def _drop_words(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the words that set none of these names, and no key of `places`."""
+    """Drop words that set one of the names or a key of `places`, and return the other words."""
     named = [(word.partition("=")[0], word) for word in words]
     return [word for name, word in named if name not in names and not name.startswith("places")]
 
@@ -119,13 +119,14 @@ def _drop_words(words: Sequence[str], names: Sequence[str]) -> list[str]:
 def submit_sweep(
     jobs: "Jobs", sweep: Path, words: Sequence[str], python: str | None = None
 ) -> "tuple[SweepJob, bool]":
-    """Submit a job that runs these words, unless such a job is already running.
+    """Submit a job that runs `capsweep WORDS`, unless a job of this command is already running.
 
     Args:
         jobs: Client of the cluster.
         sweep: File of the sweep, which is sent with the job.
         words: Words of the command after `capsweep`.
-        python: Python on the head that runs the job; None: the one of Ray's workers there.
+        python: Path of the Python on the head node that runs the job; None: the Python of Ray's
+            workers there.
 
     Returns:
         The job, and whether it is new.
@@ -147,7 +148,7 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
     """Submit a job with our package and the sweep file.
 
     Raises:
-        ConfigError: The sweep file has the name of another file in sweeps/.
+        ConfigError: Another file in sweeps/ has the name of the sweep file.
     """
     with package_files.staged_packages_for(jobs.address) as package:
         assert package is not None
@@ -155,7 +156,7 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
         if staged.exists() and staged.read_bytes() != sweep.read_bytes():
             raise ConfigError(f"{sweep}: sweeps/ has another file of this name; rename one of them")
         shutil.copyfile(sweep, staged)
-        # Everyone who sees the dashboard can read this, so it holds no secrets and no local paths.
+        # Everyone who sees the dashboard can read this, so it has no secrets and no local paths.
         runtime_env = {
             "py_modules": [str(package), str(package.with_name(package_files.JOBS))],
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
@@ -171,7 +172,8 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
 def runs_other_code(job: "SweepJob", sweep: Path) -> bool:
     """Return whether the code, configuration or sweep file of a job differs from those here.
 
-    It is False for a job whose code came with an image.
+    The result is False for a job without a hash of its code. The code of this job came with a
+    container image.
     """
     return (job.details.metadata or {}).get(CODE) not in (None, _hash_code(sweep))
 
@@ -186,7 +188,10 @@ def _hash_code(sweep: Path) -> str:
 
 
 def find_job(jobs: "Jobs", text: str) -> "SweepJob":
-    """Return the job with an id, or a sweep's running job, or else the sweep's newest job.
+    """Return the job that a user names by its id or by its sweep.
+
+    If `text` names a sweep, this is the running job of the sweep, or the newest job if none is
+    running.
 
     Args:
         jobs: Client of the cluster.
@@ -214,8 +219,8 @@ def find_job(jobs: "Jobs", text: str) -> "SweepJob":
 def stop_job(jobs: "Jobs", job: "SweepJob") -> "SweepJob":
     """Stop a job, wait until it has ended, and return its last state.
 
-    Ray sends SIGTERM, after which ledger and checkpoints are kept; it sends SIGKILL if the job does
-    not end.
+    Ray sends SIGTERM, so that the job keeps its ledger and checkpoints. If the job does not end
+    within STOP_SECONDS, Ray sends SIGKILL.
     """
     jobs.stop_job(job.id)
     while not (now := jobs.read_job(job.id)).has_ended:
@@ -226,15 +231,15 @@ def stop_job(jobs: "Jobs", job: "SweepJob") -> "SweepJob":
 def follow_job(
     jobs: "Jobs", job: "SweepJob", write: Callable[[str], object], say: Callable[[str], object]
 ) -> "SweepJob":
-    """Print all that a job prints until it has ended, even if the connection is lost for a while.
+    """Print the output of a job until the job ends, even if the connection is lost for a while.
 
-    Ctrl-C leaves the job running.
+    After Ctrl-C the job continues on the cluster.
 
     Args:
         jobs: Client of the cluster.
         job: The job to follow.
-        write: Writes the output of the job.
-        say: Prints a message about the connection.
+        write: Function that writes a part of the job's output.
+        say: Function that prints a message about the connection.
 
     Returns:
         The job, after its end.
@@ -245,7 +250,7 @@ def follow_job(
             now, log = jobs.read_job(job.id), jobs.read_log(job.id)
         except UnreachableError as error:
             if not is_lost:
-                say(f"{error}; the sweep goes on there; its output follows when the server answers")
+                say(f"{error}; the sweep continues; its output follows when the server answers")
             is_lost = True
         else:
             is_lost = False
@@ -257,10 +262,10 @@ def follow_job(
 
 
 def find_obstacle(job: "SweepJob") -> str | None:
-    """Return why a job has no exit status of the sweep, and what to do about it.
+    """Return why a failed job has no exit status of its sweep, and what the user can do.
 
     Returns:
-        A message, or None if the job has one.
+        A message; None if the job has not failed, or if the sweep itself set the exit status.
     """
     details, status = job.details, job.details.driver_exit_code
     if details.status != "FAILED" or status not in (None, NOT_FOUND, NOT_RUNNABLE):

@@ -1,7 +1,7 @@
 """Sweeps on Slurm: a batch job with Ray on its nodes, or an array of jobs without Ray.
 
-The batch script is rendered from `conf/cluster/slurm.sh.j2`. Each inserted value is quoted as one
-word of the shell, whatever characters it has.
+The batch script is rendered from `conf/cluster/slurm.sh.j2`. Each inserted value is quoted, so that
+the shell reads it as one word even if it has special characters.
 """
 
 import os
@@ -47,7 +47,7 @@ def render_script(
         Name and text of the script.
 
     Raises:
-        ConfigError: Sbatch cannot read a value; the error names its key.
+        ConfigError: A value has characters that sbatch cannot read; the error names its key.
     """
     job, setup = name_command(Path(sweep).stem, words), cluster["setup"]
     values = {
@@ -60,14 +60,14 @@ def render_script(
         "programs": str(Path(sys.executable).parent),
         "command": [sys.executable, "-m", "capsweep", *words],
         "parts": cluster["array"]["parts"] if is_array else 0,
-        # Without Ray, a cell would go on to the end of its epoch after a SIGTERM.
+        # Without Ray, a cell would continue to the end of its epoch after a SIGTERM.
         "signal": "INT" if is_array else "TERM",
     }
     environment = Environment(
         loader=FileSystemLoader(package_files.find_folder("conf") / "cluster"),
         undefined=StrictUndefined,
         finalize=quote_value,
-        autoescape=False,  # which is for HTML
+        autoescape=False,  # it would escape for HTML
     )
     environment.filters["directive"] = check_directive
     return f"{job}.sh", environment.get_template(TEMPLATE).render(values) + "\n"
@@ -81,10 +81,10 @@ def quote_value(value: Any) -> str:
 
 
 def check_directive(value: Any, key: str) -> str:
-    """Return a value as text for an `#SBATCH` line, where sbatch reads it without quotes.
+    """Return a value as text for an `#SBATCH` line, in which sbatch reads values without quotes.
 
     Raises:
-        ConfigError: The value has a character that is not allowed there; the error names its key.
+        ConfigError: The value has a character that sbatch does not allow; the error names its key.
     """
     text = str(value)
     if DIRECTIVE.fullmatch(text) is None:
@@ -93,13 +93,13 @@ def check_directive(value: Any, key: str) -> str:
 
 
 def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path) -> int:
-    """Write the script into `folder`, submit it with sbatch, and print how to follow and stop it.
+    """Write a script into `folder`, submit it with sbatch, and print how to follow or stop the job.
 
     Returns:
         The exit status, always 0.
 
     Raises:
-        ConfigError: There is no sbatch here, or it refuses the script.
+        ConfigError: This machine has no sbatch, or sbatch refuses the script.
     """
     if shutil.which("sbatch") is None:
         raise ConfigError("sbatch: no such program here; type this on a login node of the cluster")
@@ -118,17 +118,19 @@ def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path
     print(f"submitted as job {job}")
     print(f"  tail -F {folder / script.stem}-{job}*.log")
     print(f"  scancel --batch --signal=TERM {job}  # stops it and keeps its checkpoints")
-    print("type the same command when it has ended to run the cells that are missing")
+    print("when the job has ended, type the same command to run the missing cells")
     return 0
 
 
 def ensure_token(place: str) -> None:
     """Write a new token to the file `place`, unless the file exists.
 
-    The job's Ray accepts only clients that send this token. Only the owner of the file can read it.
+    The job's Ray accepts only clients that send this token. Only the owner of the file can read the
+    token.
 
     Raises:
-        ConfigError: The file is empty or cannot be written; the error names cluster.token.
+        ConfigError: The file is empty, or the file cannot be written; the error names the key
+            cluster.token.
     """
     path = Path(places.resolve_path(place))
     try:
@@ -139,6 +141,6 @@ def ensure_token(place: str) -> None:
             print(f"wrote a token to {path}: anyone who can read it can use the cluster")
         path.chmod(0o600)
         if not path.read_text(encoding="utf-8", errors="replace").strip():
-            raise ConfigError(f"cluster.token={path}: is empty; remove it to make a new one")
+            raise ConfigError(f"cluster.token={path}: empty file; remove it to get a new token")
     except OSError as error:
         raise ConfigError(f"cluster.token={place}: {error.strerror}; name another file") from error

@@ -1,12 +1,11 @@
-"""A reader of untrusted YAML, with bounds on its size and depth.
+"""A reader of untrusted YAML that limits the size and the depth of a document.
 
-In files that people write, a value means the same as on the command line, and text that programs
-read as different values is refused. Stored configurations are read by YAML 1.1, as they are
-written.
+In files that people write, a value means the same as on the command line. Text that some programs
+read as another value is refused. Stored configurations are written and read as YAML 1.1.
 
-Deep nesting would crash the process, because libyaml's composer is recursive, and a few aliases can
-expand to any number of values. The stream of events has neither danger, so it is checked first. A
-key may stand only once in a section.
+Deep nesting would crash the process, because libyaml's composer is recursive. A few aliases can
+expand to any number of values. Reading the stream of events has neither danger, so the stream is
+checked before values are made. A key may stand only once in a section.
 """
 
 import json
@@ -23,7 +22,7 @@ DEEPEST = 64  # levels
 
 
 class _StrictLoader(yaml.CSafeLoader):
-    """A YAML loader that makes no Python objects and refuses a key that a section has twice."""
+    """A YAML loader for plain data only, which refuses a section that has a key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Read a section, and raise ConfigError if a key stands twice in it."""
@@ -40,9 +39,9 @@ class _StrictLoader(yaml.CSafeLoader):
 class PlainLoader(_StrictLoader):
     """A strict loader whose values mean the same in conf/, in sweeps/ and on the command line.
 
-    null, true, false and decimal numbers such as 1e-3 are values; other text is text. It refuses
-    unquoted text that only some of OmegaConf (YAML 1.1), YAML 1.2 and Hydra's command line read as
-    a value, such as `yes` or `0x10`.
+    null, true, false and decimal numbers such as 1e-3 are values; other text is text. Unquoted text
+    such as `yes` or `0x10` is refused: some of OmegaConf (YAML 1.1), YAML 1.2 and Hydra's command
+    line read it as a value, and others as text.
     """
 
     def refuse(self, node: yaml.ScalarNode) -> None:
@@ -73,7 +72,8 @@ def load_file(path: Path) -> Any:
     """Read a YAML file that a person wrote.
 
     Raises:
-        ConfigError: As in `load`, if the file cannot be read, and for ambiguous text.
+        ConfigError: If the file cannot be read, is too large, too deep or not YAML, or has tags,
+            aliases, a key twice in a section, or text that programs read as different values.
     """
     try:
         with path.open("rb") as file:
@@ -102,7 +102,11 @@ def load(text: str | bytes, loader: type[_StrictLoader] = _StrictLoader) -> Any:
 
 
 def load_settings(text: str | bytes) -> dict[str, Any]:
-    """Read a stored configuration; raise ConfigError unless it is a section of JSON values."""
+    """Read a stored configuration.
+
+    Raises:
+        ConfigError: If the text is not one section of JSON values.
+    """
     settings = load(text)
     try:
         is_plain = json.loads(json.dumps(settings, allow_nan=False)) == settings

@@ -1,4 +1,4 @@
-"""A cell: one fully resolved training run including its seed, and the signature that names it."""
+"""The cell, which is one training run with all settings and a seed, and the cell's signature."""
 
 import difflib
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 from capsweep.errors import ConfigError
 
 SIGNATURE_VERSION = 1
-NO_SEED = "\0"  # stands for the value of a seed; no text of a configuration has this character
+NO_SEED = "\0"  # placeholder for the seed; no text of a configuration has this character
 
 # Science settings decide the numbers and are hashed; all other keys at the root are logistics.
 SCIENCE = (
@@ -68,8 +68,8 @@ NEUTRAL: Mapping[str, Any] = {
     "dataset.reader.axes": "chw",
 }
 
-# Today's path of each `_target_` that moved, and its first path. A cell is hashed and stored with
-# the first path, so that older results keep their signature. Append only; a path may move again.
+# Current path and first path of each `_target_` that moved. A cell is hashed and stored with the
+# first path, so that older results keep their signature. Append only; a path may move again.
 MOVED_TARGETS: Mapping[str, str] = {
     "capsweep.data.affine.AffnistTest": "capsweep.data.affnist.AffnistTest",
     "capsweep.data.image_batches.CroppedImages": "capsweep.data.cropped.CroppedImages",
@@ -91,7 +91,7 @@ MOVED_TARGETS: Mapping[str, str] = {
 
 CURRENT_TARGETS = {first: current for current, first in MOVED_TARGETS.items()}
 
-# Science settings that change the numbers, but not the work of a training step.
+# Science settings that change the numbers, but not time and memory of a training step.
 WORKLESS = (
     "seed",
     "epochs",
@@ -114,7 +114,7 @@ WORKLESS = (
     "model.dropout",
 )
 
-# Logistics that change the work of a training step.
+# Logistics that change time or memory of a training step.
 WORKING = (
     "routing.impl",
     "trainer.threads",
@@ -130,7 +130,7 @@ class Cell:
     """One training run."""
 
     config: Mapping[str, Any]  # the whole configuration: canonical, resolved, plain data
-    overrides: tuple[str, ...]  # arguments of `capsweep train` that compose it
+    overrides: tuple[str, ...]  # arguments of `capsweep train` that compose this cell
 
     @cached_property
     def science(self) -> dict[str, Any]:
@@ -140,22 +140,22 @@ class Cell:
 
     @cached_property
     def signature(self) -> str:
-        """A hash of the science, 16 hexadecimal digits; it is equal for cells of equal science."""
+        """A hash of the science, 16 hexadecimal digits. Cells of equal science have equal ones."""
         before, after = self._hashed_text
         return _hash_text(f"{before}{json.dumps(self.config['seed'])}{after}")
 
     @cached_property
     def _hashed_text(self) -> tuple[str, str]:
-        """The text that the signature hashes, before and after the value of the seed."""
+        """The text that is hashed for the signature, before and after the value of the seed."""
         before, after = _write_hashed({**self.science, "seed": NO_SEED}).split(json.dumps(NO_SEED))
         return before, after
 
     @cached_property
     def shape(self) -> str:
-        """A hash, 8 hexadecimal digits; it is equal for cells of equal work per step and memory.
+        """A hash, 8 hexadecimal digits, of all settings that decide time and memory of a step.
 
-        It depends on sizes, routing iterations, batch, precision, implementation and threads. Of
-        the loss it depends on the name, and on whether there is a reconstruction.
+        The hash covers sizes, routing iterations, batch, precision, implementation and threads. It
+        also covers the name of the loss, and whether there is a reconstruction.
         """
         work = reduce(remove_key, WORKLESS, self.science)
         loss = self.science["loss"]
@@ -169,10 +169,11 @@ class Cell:
         return shlex.join(["capsweep", "train", *self.overrides])
 
     def with_seed(self, seed: int) -> "Cell":
-        """Return the same cell with another seed, in microseconds, without composing again.
+        """Return a copy of the cell with another seed.
 
-        No other setting depends on the seed (see `compose`), so the two cells share the objects of
-        all other settings, which must not be changed in place.
+        This takes microseconds, because nothing is composed again. No other setting depends on the
+        seed (see `compose`). So both cells share the objects of all other settings, which must not
+        be changed in place.
 
         Raises:
             ConfigError: If the seed is not a whole number from 0 to 2**63 - 1.
@@ -186,9 +187,9 @@ class Cell:
         return cell
 
     def with_mode(self, mode: str) -> "Cell":
-        """Return the cell with a fixed mode of W&B, so that a worker does not decide it again.
+        """Return a copy of the cell with a fixed mode of W&B: "online", "offline" or "none".
 
-        The mode "none" switches W&B off.
+        A worker then need not decide the mode again. "none" switches W&B off.
         """
         logger = {"name": "csv"} if mode == "none" else {"mode": mode}
         return Cell({**self.config, "logger": self.config["logger"] | logger}, self.overrides)
@@ -205,12 +206,12 @@ class Cell:
 
 
 def hash_science(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
-    """Hash a canonical science configuration, which includes the fingerprint of the data."""
+    """Compute the signature of a canonical science configuration with its data's fingerprint."""
     return _hash_text(_write_hashed(science, version))
 
 
 def _write_hashed(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
-    """Write the text that a signature hashes: version, and science without neutral values."""
+    """Write the hashed text of a signature: version, and science without neutral values."""
     absent = (path for path, neutral in NEUTRAL.items() if get(science, path) == neutral)
     hashed = reduce(remove_key, absent, dict(science))
     return json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
@@ -221,7 +222,7 @@ def _hash_text(text: str) -> str:
 
 
 def with_current_targets(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration, stored by any version, with today's paths of each `_target_`."""
+    """Return a stored configuration with the current path of each `_target_` that has moved."""
     return rename_targets(config, CURRENT_TARGETS)
 
 

@@ -1,12 +1,12 @@
-"""The code that a configuration calls: which paths it may name, and a hash of its modules.
+"""The code that a configuration calls: a check of the allowed paths, and a hash of the modules.
 
-The hash is recorded beside a result. It is not part of the signature, because results must stay
-valid when code changes without changing numbers. Comments, docstrings and layout do not change the
-hash, nor do modules that the cell does not import. So a new routing variant does not affect the
-cells of other variants.
+The hash is recorded beside a result. The hash is not part of the signature, because results must
+stay valid when code changes without changing numbers. Comments, docstrings and layout do not change
+the hash. Modules that the cell does not import do not change it either, so a new routing variant
+does not affect the cells of other variants.
 
 Files are read when this process starts; a worker that starts later must find the same code.
-Parsing all files takes a second, so its result is kept in the user's cache.
+Parsing all files takes a second, so the result is kept in the user's cache.
 """
 
 import ast
@@ -21,23 +21,23 @@ from capsweep.errors import CodeChangedError, ConfigError
 from capsweep.storage.checked import compute_once
 from capsweep.storage.files import hash_bytes
 
-# A configuration names code to call, so it is limited to these modules: they make networks, losses,
-# optimisers and data, and do not write files or open connections.
+# A configuration names code to call. Only these modules are allowed: they make networks, losses,
+# optimisers and data, and neither write files nor open connections.
 SHARDS = ("capsweep.shards.batches.", "capsweep.shards.reader.")
 TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.optim.")
 
-# The hash covers what ROOTS and a cell's `_target_`s (network, routing, loss, reader) import, and
+# The hash covers ROOTS, a cell's `_target_`s (network, routing, loss, reader), their imports, and
 # the modules that `hash_numerics` adds for other keys. Code that starts, measures, stores or
-# reports a training is not covered, because it decides none of the numbers.
+# reports a training is not covered, because it does not change the numbers.
 ROOTS = ("capsweep.training.build", "capsweep.training.callbacks")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
-CHOSEN = frozenset({"capsweep.data.image_batches"})  # counts only for cells that use it
+CHOSEN = frozenset({"capsweep.data.image_batches"})  # hashed only for cells that use it
 
 
 def check_targets(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError, naming the key, if a `_target_` is outside the allowed modules.
+    """Raise ConfigError if a `_target_` is outside the allowed modules; the message names the key.
 
-    Nothing is imported.
+    The check imports no code.
     """
     for key, target in find_targets(config):
         if not (isinstance(target, str) and target.startswith(TARGETS)):
@@ -60,7 +60,7 @@ def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @cache
 def _parse_modules() -> Mapping[str, tuple[str, list[str]]]:
-    """Return for each module a hash of its code, and the names that it imports."""
+    """Return a hash of the code of each module, and the names that the module imports."""
     return compute_once(
         "code",
         f"{platform.python_version()} {hash_package()}",
@@ -89,16 +89,16 @@ def hash_numerics(config: Mapping[str, Any]) -> str:
 
 
 def check_same_code(config: Mapping[str, Any], code: str) -> None:
-    """Raise CodeChangedError if this process has other code for a cell than its driver.
+    """Raise CodeChangedError if the code for a cell differs between this process and its driver.
 
     Args:
         config: The canonical configuration of the cell.
-        code: The hash by `hash_numerics` in the driver.
+        code: The hash that `hash_numerics` gave in the driver.
     """
     if hash_numerics(config) != code:
         raise CodeChangedError(
-            f"the code in {package_files.PACKAGE} changed after the command was started, so that "
-            "its cells would be made by different code; start the command again"
+            f"the code in {package_files.PACKAGE} changed after the command was started, so its "
+            "cells would be made by different code; start the command again"
         )
 
 
@@ -111,7 +111,7 @@ def hash_package() -> str:
 
 @cache
 def _read_modules() -> Mapping[str, bytes]:
-    """Read the source of each module of the package, by dotted name, once in a process."""
+    """Read the source of each module of the package, by dotted name; a process does this once."""
     contents: dict[str, bytes] = {}
     for path in sorted(package_files.PACKAGE.rglob("*.py")):
         parts = ("capsweep", *path.relative_to(package_files.PACKAGE).with_suffix("").parts)
@@ -130,7 +130,7 @@ def _find_module(dotted: str) -> str | None:
 def _find_closure(modules: frozenset[str]) -> frozenset[str]:
     """Return some modules and all modules of NUMERICS that they import, directly or indirectly.
 
-    Modules of CHOSEN count only if they are among the given modules.
+    Modules of CHOSEN are added only if they are among the given modules.
     """
     closure: set[str] = set()
     waiting = set(modules)

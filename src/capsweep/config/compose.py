@@ -2,12 +2,12 @@
 
 Hydra composes each choice of groups once. Values are then set on a copy of the result, which is
 much faster than setting them by Hydra. The YAML of conf/ is the schema: it says which keys may be
-set, and to which type.
+set, and which type each value has.
 
-In conf/, `${key}` stands for the value of another key. That key may not be in `places` or
-`cluster`, because settings are recorded and uploaded, nor be `seed`, because `Cell.with_seed`
-changes only the seed. Only `places` and the keys of FILLED read the environment. A typed value may
-not contain `${`.
+In conf/, `${key}` stands for the value of another key. The other key may not be in `places` or
+`cluster`, because settings are recorded and uploaded. It may not be `seed`, because
+`Cell.with_seed` changes only the seed. Only `places` and the keys of FILLED may read variables of
+the environment. A typed value may not contain `${`.
 """
 
 import copy
@@ -38,7 +38,7 @@ from capsweep.storage.files import hash_bytes
 # Groups of presets. A preset sets keys at the root of the configuration, where Hydra does not check
 # them.
 PRESETS = ("recipe", "experiment", "debug")
-# Keys outside places that a variable of the environment may fill, and how.
+# Keys outside `places` that a variable of the environment may fill, and the allowed value.
 FILLED = {
     "cluster.address": "${oc.env:RAY_ADDRESS,auto}",
     "cluster.jobs": "${oc.env:RAY_API_SERVER_ADDRESS,null}",
@@ -66,7 +66,7 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
     values = [override for override in parsed if not grammar.is_group(override.key)]
     plain = _set_values(compose_files(parsed), values)
     validation.check_config(plain)
-    # Relative places start where the command was typed; a worker's current folder is another.
+    # Relative places start at the folder of the command; a worker has another current folder.
     plain["places"] = places.make_absolute(plain["places"])
     texts = (item if isinstance(item, str) else item.text for item in overrides)
     return Cell(config=validation.make_canonical(plain), overrides=tuple(texts))
@@ -84,7 +84,7 @@ def _set_values(composed: Composition, values: Sequence[Override]) -> dict[str, 
 
 
 def _resolve(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace interpolations by values; raise ConfigError, naming the key, if that fails."""
+    """Replace interpolations by values; raise ConfigError with the key if this is impossible."""
     try:
         return OmegaConf.to_container(OmegaConf.create(dict(written)), resolve=True)  # pyright: ignore
     except OmegaConfBaseException as error:
@@ -119,8 +119,8 @@ def compose_files(overrides: Iterable[Override]) -> Composition:
 def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
     """Return the recipe that overrides choose, and the values that recipe and groups give to keys.
 
-    A key has the value of the recipe, or else of the chosen option of its group. Values of
-    experiments and of overrides `key=value` are ignored.
+    If the recipe does not give a value to a key, the chosen option of the key's group gives it.
+    Values of experiments and of overrides `key=value` are ignored.
     """
     composed = compose_files(map(grammar.parse, overrides))
     recipe = {} if composed.recipe is None else _read_recipe(composed.recipe)
@@ -134,7 +134,7 @@ def _read_recipe(name: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _compose_groups(groups: tuple[str, ...]) -> Composition:
-    """Compose a choice of groups, from the user's cache if possible; Hydra takes 0.2 s."""
+    """Compose a choice of groups or read it from the user's cache, because Hydra takes 0.2 s."""
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
     written, schema, recipe = compute_once("compositions", key, compose)
     return Composition(written, schema, recipe)
@@ -204,9 +204,9 @@ def _list_inapplicable(
 ) -> list[str]:
     """List the keys of presets that do not apply to the chosen network or routing.
 
-    A recipe may set keys of capsules that a CNN does not have; a preset may set keys of its own
-    routing that a typed routing does not have. These keys are dropped. A key that no file of conf/
-    has is not listed, so that it is refused.
+    A recipe may set keys of capsules that a CNN does not have. A preset may set keys of the routing
+    that it chooses; if another routing was typed, that routing may not have these keys. Such keys
+    are dropped. A key that no file of conf/ has is not listed, so that it is refused.
     """
     is_typed = any(group.startswith("routing=") for group in groups)
     keys = [*flatten(written.get("routing") or {}, "routing")] if is_typed else []
@@ -229,6 +229,6 @@ def _check_key(written: Mapping[str, Any], override: Override, schema: Mapping[s
     validation.check_resolved(key, value)
     drawn = re.search(r"\$\{([\w.]+)\}", str(get(written, key)))
     if drawn is not None and isinstance(get(written, key), str) and group in SCIENCE:
-        raise ConfigError(f"{key} takes its value from {drawn[1]}; set that, or choose its group")
+        raise ConfigError(f"{key} takes its value from {drawn[1]}; set {drawn[1]} or a group")
     if name.rpartition(".")[2] in grammar.FIXED_NAMES:
         raise ConfigError(f"{key} belongs to its file; choose another file of conf/{group}")

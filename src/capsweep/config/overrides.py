@@ -1,11 +1,12 @@
-"""The grammar of overrides: `group=option` and `key.path=value`, where a list of values is an axis.
+"""The grammar of overrides, which are `group=option` or `key.path=value`.
 
-The command line, the words of `make` and sweep files share one grammar, which is Hydra's.
+The command line, the words of `make` and sweep files share one grammar, which is Hydra's. An
+override with several values is an axis.
 
 A group is a folder of conf/, and one of its files is chosen. A folder inside a group is a group
-too, such as `dataset.source`. If its files are presets (`# @package _global_`), it is no group but
-sorts the options of the group around it, such as `experiment=paper/mnist`. This code writes the
-names of groups with dots, as it writes keys; Hydra's overrides write them with slashes.
+too, such as `dataset.source`. But an inner folder of presets (`# @package _global_`) is no group:
+its files are options of the outer group, such as `experiment=paper/mnist`. In this code, names of
+groups have dots, as keys have. In Hydra's overrides, names of groups have slashes.
 """
 
 import difflib
@@ -30,10 +31,10 @@ from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
-MOST_VALUES = 10_000  # of one axis
-MOST_LETTERS = 200  # of a typed text that a message quotes
-MOST_HINTS = 3  # keys that a message suggests for an unknown key
-# Last parts of keys that cannot be set, because they describe the file that they stand in.
+MOST_VALUES = 10_000  # most values of one axis
+MOST_LETTERS = 200  # most letters of a typed text that a message quotes
+MOST_HINTS = 3  # most keys that a message suggests for an unknown key
+# Last parts of keys that cannot be set, because such keys describe the file that has them.
 FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes", "on_logits", "routes")
 HELP_HINT = "`capsweep train --help` lists the keys"
 PRESET = "# @package _global_"  # the first line of a preset
@@ -47,7 +48,7 @@ class Interval:
     key: str  # with dots
     low: float  # lower end of the range
     high: float  # upper end of the range
-    log: bool  # whether the logarithm of the value is uniform, instead of the value
+    log: bool  # True: the logarithm is drawn uniformly; False: the value itself
     integer: bool  # whether only whole numbers are drawn
 
 
@@ -88,13 +89,13 @@ def parse(text: str) -> Override:
     """
     override = parse_axis(text)
     if isinstance(override, Interval):
-        raise ConfigError(f"{text}: an interval has no finite list of values; write them out")
+        raise ConfigError(f"{text}: an interval has no finite list of values; write values out")
     return override
 
 
 @lru_cache(maxsize=4096)
 def parse_axis(text: str) -> Override | Interval:
-    """Read one override, as `parse` does, or an interval such as `lr=interval(0.1, 1)`."""
+    """Read one override, or one interval such as `lr=interval(0.1, 1)`."""
     if re.search("[\0\ud800-\udfff]", text):  # neither files nor programs take these
         raise ConfigError(f"{text[:40]!r} is not an override: it has an invalid character")
     try:
@@ -108,7 +109,7 @@ def parse_axis(text: str) -> Override | Interval:
 
 
 def _read_parsed(parsed: HydraOverride, text: str) -> Override | Interval:
-    """Return an override or interval that Hydra's parser read; raise ConfigError for others."""
+    """Convert the result of Hydra's parser; raise ConfigError for kinds that are not allowed."""
     key, value = with_dots(parsed.key_or_group), parsed.value()
     if parsed.type is not OverrideType.CHANGE or parsed.package is not None:
         why = "keys of conf/ cannot be added, deleted or moved"
@@ -125,7 +126,7 @@ def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:
         raise ConfigError(f"{text}: an interval needs two finite numbers, the lower first")
     log = value.tags == {"log"}
     if (value.tags and not log) or (log and low <= 0):
-        raise ConfigError(f"{text}: an interval may have the tag log only, for numbers above 0")
+        raise ConfigError(f"{text}: an interval may have only the tag log, with numbers above 0")
     return Interval(key, low, high, log, integer)
 
 
@@ -174,7 +175,7 @@ def expand_word(name: str, value: str) -> str:
     """Return the override that a word such as `EPOCHS=5` stands for; a path is quoted if needed.
 
     Args:
-        name: The name of a word that has a key.
+        name: The name of a word that sets a key of conf/.
         value: The value that was typed.
     """
     word = BY_NAME[name]
@@ -182,7 +183,7 @@ def expand_word(name: str, value: str) -> str:
 
 
 def render(key: str, value: Any) -> str:
-    """Write `key=value` in Hydra's grammar, with quotes where they are needed."""
+    """Write `key=value` in Hydra's grammar; texts that need quotes get quotes."""
     return f"{key}={_render_value(value)}"
 
 
@@ -205,7 +206,7 @@ def _quote_text(text: str) -> str:
 
 @cache
 def list_groups() -> Sequence[str]:
-    """List every group of conf/ with dots; groups inside other groups come last."""
+    """List the names of all groups of conf/, with dots; groups inside other groups come last."""
     conf = package_files.find_folder("conf")
     folders = sorted({path.parent for path in conf.glob("*/**/*.yaml")})
     inner = [folder for folder in folders if folder.parent != conf and not _sorts_presets(folder)]
@@ -214,12 +215,12 @@ def list_groups() -> Sequence[str]:
 
 
 def _sorts_presets(folder: Path) -> bool:
-    """Return whether all files of a folder are presets, so that the folder is no group."""
+    """Return whether all files of a folder are presets; such a folder is no group."""
     return all(path.read_bytes().startswith(PRESET.encode()) for path in folder.glob("*.yaml"))
 
 
 def is_group(key: str) -> bool:
-    """Return whether a key, with dots or slashes, is a group, so that its value names a file."""
+    """Return whether a key, written with dots or slashes, is a group, whose values are files."""
     return key.replace("/", ".") in list_groups()
 
 
@@ -235,7 +236,7 @@ def with_slashes(key: str) -> str:
 
 @cache
 def list_options(group: str) -> Sequence[str]:
-    """List the options of a group, sorted, without those of groups inside it."""
+    """List the options of a group in sorted order; groups inside this group are left out."""
     conf, outer = package_files.find_folder("conf"), group.replace("/", ".")
     folder = conf / with_slashes(outer)
     inner = [conf / with_slashes(name) for name in list_groups() if name.startswith(f"{outer}.")]
@@ -248,9 +249,9 @@ def list_options(group: str) -> Sequence[str]:
 
 @cache
 def list_known_keys() -> frozenset[str]:
-    """List every key of conf/train.yaml and of the options of all groups, presets excepted.
+    """List every key of conf/train.yaml and of all groups, without the keys of presets.
 
-    Files of a group inside a group are not read either: the group around it has their keys.
+    Files of inner groups are not read, because files of the outer group have the same keys.
     """
     conf = package_files.find_folder("conf")
     root = yaml.safe_load((conf / "train.yaml").read_bytes())
@@ -264,8 +265,8 @@ def list_known_keys() -> frozenset[str]:
 def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
     """Write the message for a key that the schema does not have.
 
-    It suggests up to MOST_HINTS known keys whose last part is the same or the most similar; keys of
-    the schema come before keys of other files.
+    The message suggests up to MOST_HINTS known keys with the same or the most similar last part.
+    Keys of the schema come before keys of other files.
     """
     if key in list_known_keys():
         return f"{key}: no such key here; another file of conf/{key.partition('.')[0]} has it"

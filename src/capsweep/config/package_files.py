@@ -39,8 +39,8 @@ def find_folder(name: str) -> Path:
 def describe_code() -> dict[str, Any]:
     """Return the version, the commit, and whether the checkout has uncommitted changes.
 
-    The last two are None outside a checkout, and if git fails. Changes of Markdown pages do not
-    count: reports write into them, and they decide no number.
+    Commit and changes are None outside a checkout, or if git fails. Changes of Markdown pages do
+    not count, because reports write into these pages, and pages do not change any number.
     """
     commit = _ask_git("rev-parse", "HEAD")
     changes = _ask_git("status", "--porcelain", "--", ".", ":(exclude)*.md") if commit else None
@@ -52,7 +52,7 @@ def describe_code() -> dict[str, Any]:
 
 
 def _ask_git(*words: str) -> str | None:
-    """Return the output of a git command in the checkout; None if there is none, or git fails."""
+    """Return the output of a git command in the checkout; None if it is missing or git fails."""
     if not (CHECKOUT / ".git").exists():
         return None
     git = ["git", "-C", str(CHECKOUT), *words]
@@ -76,7 +76,7 @@ def stage_packages(folder: Path) -> Path:
         package: PACKAGE,
         package / "conf": find_folder("conf"),
         package / "sweeps": find_folder("sweeps"),
-        folder / JOBS: Path(str(files(JOBS))),  # Ray unpacks it into a separate folder
+        folder / JOBS: Path(str(files(JOBS))),  # Ray unpacks data_prep into a separate folder
     }
     for target, source in sources.items():
         shutil.copytree(source, target, ignore=SKIPPED, dirs_exist_ok=True)
@@ -85,9 +85,9 @@ def stage_packages(folder: Path) -> Path:
 
 @contextmanager
 def staged_packages_for(address: str | None) -> Iterator[Path | None]:
-    """Yield a temporary copy of the package, to send to the Ray at an address.
+    """Yield the path of a temporary copy of the package, for the Ray cluster at an address.
 
-    Yields None without an address: the workers of a local Ray use this installation.
+    Without an address, yield None, because the workers of a local Ray use this installation.
     """
     if address is None:
         yield None

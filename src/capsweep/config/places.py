@@ -70,7 +70,7 @@ def locate_folder(storage: str) -> Path:
 
 
 def resolve(places: Mapping[str, str]) -> Places:
-    """Return the absolute places where a command is typed; no folder is made.
+    """Return the absolute places on the machine where a command is typed; no folder is made.
 
     Raises:
         ConfigError: If places.storage is a path that cannot be a folder.
@@ -84,12 +84,13 @@ def resolve(places: Mapping[str, str]) -> Places:
 def resolve_on_node(config: Mapping[str, Any]) -> Places:
     """Return the absolute places on the node of a cluster that runs a cell.
 
-    `cluster.node.storage` is the path at which the node sees `places.storage`, and places below
-    the storage are below that path there. `~` and `$NAME` are those of the node. If the storage is
-    an object store, local files are in the user's cache on the node.
+    `cluster.node.storage` is the path at which the node sees `places.storage`. Places below the
+    storage are below this path on the node. `~` and `$NAME` have the node's values. If the storage
+    is an object store, local files are in the user's cache on the node.
 
     Raises:
-        ConfigError: If a path of `cluster.node` is not absolute on the node; it names the key.
+        ConfigError: If a path of `cluster.node` is not absolute on the node; the message names the
+            key.
     """
     places, node = make_absolute(config["places"]), config["cluster"]["node"]
     storage, data, ledger = places["storage"], places["data"], places["ledger"]
@@ -107,7 +108,7 @@ def resolve_on_node(config: Mapping[str, Any]) -> Places:
 
 
 def _read_node_path(place: str, key: str) -> str:
-    """Expand `~` and `$NAME` in a path; raise ConfigError naming the key if it is not absolute."""
+    """Expand `~` and `$NAME` in a path; raise ConfigError if the result is not absolute."""
     expanded = place if is_url(place) else os.path.expanduser(os.path.expandvars(place))
     if not is_url(expanded) and ("$" in expanded or not os.path.isabs(expanded)):
         raise ConfigError(

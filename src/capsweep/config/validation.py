@@ -24,7 +24,7 @@ UNTYPED = ("resources.gpu", "trainer.devices", "logger.every_n_steps", "cluster.
 REAL_OR_NULL = ("stop_accuracy", "model.initial.bias", "optim.clip_norm")
 TYPES = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
 LARGEST = 2**63 - 1  # larger whole numbers are inexact in many programs, and make some fail
-LARGEST_SIZE = 10**9  # of a number below `model`
+LARGEST_SIZE = 10**9  # largest number at a key of `model`
 # Codes of viewpoints in smallNORB's info files: elevations are 0 to 8 for 30, 35, ... 70 degrees;
 # azimuths are in tens of degrees.
 VIEWPOINTS: Mapping[str, Sequence[int]] = {"elevation": range(9), "azimuth": range(0, 36, 2)}
@@ -43,7 +43,7 @@ SIDES = ("dataset.batches.crop", "dataset.batches.canvas", "dataset.test.canvas"
 
 
 def is_real(value: Any) -> bool:
-    """Return whether a value is a finite number, and stays finite as a float."""
+    """Return whether a value is a finite number that is not too large for a float."""
     if isinstance(value, int):
         return not isinstance(value, bool) and abs(value) <= LARGEST
     return isinstance(value, float) and math.isfinite(value)
@@ -61,7 +61,7 @@ def _matches(pattern: str) -> Callable[[Any], bool]:
     return lambda value: re.fullmatch(pattern, str(value)) is not None
 
 
-# The tests for rules of conf/bounds.yaml, by their text. `A or B` allows values of both rules.
+# A test for each rule of conf/bounds.yaml. The rule `A or B` allows a value that obeys A or B.
 TESTS: Mapping[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
     "auto": lambda value: value == "auto",
@@ -117,7 +117,7 @@ def _read_rules() -> Mapping[str, str]:
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError unless a configuration can be run; the message has the key and a cure."""
+    """Raise ConfigError if a configuration cannot be run; the message has the key and a cure."""
     optim = config["optim"]
     if missing := {"optimizer", "decayed", "clip_norm", "schedule"} - {*optim}:
         keys = ", ".join(sorted(missing))
@@ -132,7 +132,7 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def _check_bounds(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError naming the first key whose value is not allowed."""
+    """Raise ConfigError if a value is not allowed; the message names the first such key."""
     for key, rule in _read_rules().items():
         value = get(config, key)
         if (value is not None or key in UNTYPED) and not keeps_rule(value, rule):
@@ -148,7 +148,8 @@ def _check_bounds(config: Mapping[str, Any]) -> None:
 def check_resolved(key: str, value: Any) -> None:
     """Raise ConfigError if a value contains `${`.
 
-    A later reader would take it for an interpolation, which could read the environment there.
+    A program that reads the value later would treat `${` as an interpolation, which could read that
+    program's environment.
     """
     if "${" in str(value):
         raise ConfigError(f"{key} may not contain ${{, not even as text; write the value itself")
@@ -167,8 +168,8 @@ def _is_number(value: Any) -> bool:
 def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, Any]) -> None:
     """Give each value, in place, the type of its default, so that `1` and `1.0` are one setting.
 
-    Typed keys are checked first, so that the message names them and not keys that take their value
-    from them.
+    Typed keys are checked first. So a message names a typed key, and not another key that takes its
+    value from the typed key.
 
     Args:
         plain: The configuration, which is changed.
@@ -181,7 +182,7 @@ def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, 
     values = flatten(plain)
     for key in sorted(values, key=lambda key: key not in typed):
         if key not in schema:
-            raise ConfigError(f"{key}: no such key; its section is copied from one of another kind")
+            raise ConfigError(f"{key}: no such key; its section is a copy of one with other keys")
         put(plain, key, _fit_type(key, values[key], schema[key]))
 
 
@@ -205,7 +206,7 @@ def _fit_type(key: str, value: Any, default: Any) -> Any:
 
 
 def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message for each choice of model, loss or optimiser that does not fit the others.
+    """Yield a message for each choice of model, loss or optimiser that contradicts another choice.
 
     A network itself refuses a routing that it cannot use.
     """
@@ -218,7 +219,7 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
     if loss["reconstruction"]["weight"] > 0 and not model.get("decoder"):
         yield f"loss.reconstruction.weight needs a decoder; set it to 0 for model={model['name']}"
     if model.get("head") == "linear" and not is_on_logits(loss):
-        yield f"model.head=linear gives logits, not lengths for loss={name}; set loss=cross_entropy"
+        yield f"model.head=linear gives logits, loss={name} needs lengths; set loss=cross_entropy"
     if known and classes.get("reduction", known[0]) not in known:
         yield f"loss.classification.reduction must be one of {', '.join(known)} for loss={name}"
     if "absent" in classes and classes["absent"] >= classes["present"]:
@@ -283,7 +284,7 @@ def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
     for key in SIDES:
         side = get({"dataset": dataset}, key)
         if side is not None and shape[1:] != [side, side]:
-            yield f"dataset.image_shape={shape} contradicts {key}={side}; leave the first out"
+            yield f"dataset.image_shape={shape} contradicts {key}={side}; set only {key}"
     for key in ("shift", "batches.shift"):
         shift, side = get(dataset, key) or 0, min(shape[1:])
         if shift >= side:
@@ -291,9 +292,10 @@ def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
 
 
 def make_canonical(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one form for all configurations that mean the same run, so they share a signature.
+    """Return the canonical form of a configuration, so that equal runs have equal signatures.
 
-    Without a reconstruction loss there is no decoder; a network without capsules has no routing.
+    Without a reconstruction loss, the decoder is removed. If the network has no capsules, the
+    routing is None.
     """
     model, loss = dict(config["model"]), config["loss"]
     routing = config["routing"] if model.pop("routes", False) else None
@@ -315,7 +317,7 @@ def list_metrics(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_metric(where: str, metric: str, configs: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ConfigError if no cell measures a metric; the message lists those that are measured.
+    """Raise ConfigError if no cell measures a metric; the message lists the measured metrics.
 
     Args:
         where: The key or file that names the metric.

@@ -1,10 +1,10 @@
-"""The table of the words of a command line: `NAME=value`, where NAME is a short name of a choice.
+"""The words of a command line, such as `EPOCHS=5`, and the table of their short names.
 
-A choice is a word: `NAME=value` with a name of this table, or `key=value` with any key of conf/. A
-list of values is an axis. The same words follow `make TARGET` and `capsweep COMMAND`, and stand in
+A word is `NAME=value` with a name of this table, or `key=value` with any key of conf/. A list of
+values is an axis. The same words follow `make TARGET` and `capsweep COMMAND`. They are also used in
 the command line of a cluster's job, in the name of a report's folder and in the tags of W&B. To add
-a word, add its row below. A word that has a `key` needs no other code. docs/words.md has the list
-that this module prints.
+a word, add its row below. A word that sets a key of conf/ needs no other code. docs/words.md has
+the list that this module prints.
 
 This module needs only Python itself, so that make can use it before there is an environment:
 
@@ -30,14 +30,14 @@ ROUTING=3,uniform | SWEEPS | | iterations (numbers) and routings (names), for ne
 RECON=on,off | SWEEPS | | reconstruction on or off, or its weights
 SEEDS=3 | SWEEPS | | the number of seeds, or a list of them: 0,1,7
 ARMS=capsnet | SWEEPS | | only these arms and the baseline
-BASELINE=capsnet | SWEEPS | | the arm with whose first row all others are compared
+BASELINE=capsnet | SWEEPS | | the arm whose first row all other rows are compared with
 ZIP=epochs,batch_size | SWEEPS | | axes that change together; several groups: 'a,b;c,d'
 EXCLUDE='a=1 b=2' | SWEEPS | | leave out cells with all these values; several: 'a=1;b=2'
 METRIC=test/loss | SWEEPS | | the metric of the table
 MODEL=capsnet | RUNS | model | the network, for arms that route
 EPOCHS=5 | RUNS | epochs | epochs of each cell
 BATCH=64 | RUNS | batch_size | batch size of each cell
-RERUN=stale | RUNS | rerun | repeat cells of other code; RERUN=always: repeat all cells
+RERUN=stale | RUNS | rerun | repeat cells that other code made; RERUN=always: all cells
 DATASET=mnist | RUNS shards | dataset | a file of conf/dataset; for shards a file of data_prep
 DATA_DIR=path | CELLS shards data | places.data | the folder of data sets (default: STORAGE/data)
 STORAGE=path | CELLS shards wandb-sync | places.storage | the folder of results (default: outputs)
@@ -45,7 +45,7 @@ LEDGER=path | CELLS wandb-sync | places.ledger | also s3://bucket/x (default: ST
 EXECUTOR=local | sweep shards | | ray (default), local (in this process) or array (with SHARD)
 SHARD=2/8 | sweep | | with EXECUTOR=array: run the second of eight parts of the cells
 BUDGET=9m | sweep | | start only cells that should end within this time: 90s, 9m, 2h
-MAX_HOURS=8 | sweep | | after these hours, stop cells at an epoch's end; type it again to continue
+MAX_HOURS=8 | sweep | | stop cells at an epoch's end after these hours; the same command continues
 RETRY=failed | sweep | | also run cells that failed before with the same code
 MORE_SEEDS=9 | sweep | | add seeds, up to this number per row, while neighbouring rows are undecided
 CLUSTER=slurm | JOBS | | a file of conf/cluster: local (default), address, slurm
@@ -73,8 +73,8 @@ class Word:
 
     name: str  # such as EPOCHS
     example: str  # a value
-    targets: str  # targets of make that take it, with blanks between them
-    key: str  # key of conf/ that it sets; empty if it sets none
+    targets: str  # targets of make that take the word, with blanks between them
+    key: str  # key of conf/ that the word sets; empty if the word sets no key
     meaning: str  # for help and docs/words.md
 
     @property
@@ -105,7 +105,7 @@ COMMANDS = {
 }
 
 NAME = re.compile(r"([A-Z][A-Z_]*)=(.*)", re.DOTALL)
-# Variables of the environment that may stand among the words of make, which exports them.
+# Variables of the environment that may be typed among the words of make; make exports them.
 ENVIRONMENT = re.compile(
     r"(AWS|CAPSWEEP|CUDA|HTTPS?|OMP|RAY|WANDB|PYTHON)_\w+|COLUMNS|NO_COLOR|PYTHONPATH"
 )
@@ -142,7 +142,7 @@ def split_words(target: str, typed: Sequence[str]) -> tuple[dict[str, str], list
         name, value = match.groups()
         check_name(name, value, [target])
         if name in values:
-            raise WordError(f"{name} is typed twice; keep one, a list of values is an axis")
+            raise WordError(f"{name} is typed twice; keep one, with a list of values")
         values[name] = value
     return {name: value for name, value in values.items() if value.strip()}, rest
 
@@ -236,7 +236,11 @@ def describe_make(makefile: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print help or the list, or check the words of make; return 2 if one is wrong, else 0."""
+    """Print help or the list of words, or check the words of make.
+
+    Returns:
+        The exit status: 2 if a word is wrong, else 0.
+    """
     command, *rest = arguments
     if command == "help":
         with open(rest[0], encoding="utf-8") as file:

@@ -1,7 +1,7 @@
-"""Test digits under small random affine transformations: affNIST, and a set computed like it.
+"""Test images of digits under small random affine transformations: affNIST, and a computed set.
 
-The pixels of the computed set are interpolated in fixed-point arithmetic, so that they are the same
-on every machine.
+affNIST is read from files. The other set is computed from the test digits, in fixed-point
+arithmetic, so that its pixels are the same on every machine.
 
 Shape letters: N examples, C H W image, V = 2 output axes, U = 2 input axes (row, column).
 """
@@ -31,8 +31,8 @@ from capsweep.storage.stores import join
 
 DRAWS = 8  # numbers of the random sequence that are reserved for one image
 FRACTION = 8  # bits after the binary point of a pixel coordinate
-AT_ONCE = 16  # images that are transformed together, few enough for the cache
-AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # name of the struct in a file; side in pixels
+AT_ONCE = 16  # images that are transformed together, so few that they fit into the cache
+AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # struct in a file; side of an image in pixels
 AFFNIST_FILES = "test.mat or test_batches/1.mat ... 32.mat"
 AFFNIST_PUBLISHER = (
     "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/ (test.mat.zip or "
@@ -43,9 +43,9 @@ AFFNIST_PUBLISHER = (
 class AffineTest:
     """A source of test images that are random affine transformations of the test digits.
 
-    Each digit is scaled, sheared and rotated, then put at a random position where all its ink lies
-    on the canvas. This position may be a fraction of a pixel. The transformation of an image is a
-    function of `seed` and of its number in the split.
+    Each digit is scaled, sheared and rotated, then put at a random position such that all its ink
+    is on the canvas. This position may be a fraction of a pixel. The transformation of an image
+    depends only on `seed` and on the number of the image in the split.
 
     Args:
         rotation: Largest angle in degrees, in both directions.
@@ -87,11 +87,11 @@ class AffineTest:
         """Draw a random affine transformation for each image.
 
         Args:
-            images_NCHW: uint8 images [N, C, H, W], whose ink must fit on the canvas.
+            images_NCHW: uint8 images [N, C, H, W].
 
         Returns:
-            The matrices [N, V, U], and the shifts [N, V], in pixels, from the middle of the canvas
-            to the middle of each image.
+            The matrices [N, V, U] (output axes, input axes), and the shifts [N, V] in pixels. A
+            shift leads from the middle of the canvas to the middle of the image.
 
         Raises:
             ConfigError: If the ink of a transformed image does not fit on the canvas.
@@ -115,7 +115,7 @@ class AffineTest:
     def _make_shifts(
         self, images_NCHW: np.ndarray, matrix_NVU: np.ndarray, uniform_N2: np.ndarray
     ) -> np.ndarray:
-        """Compute random shifts [N, V] of the middles of images that cut off no ink."""
+        """Compute shifts [N, V] from random numbers, such that all ink stays on the canvas."""
         height, width = images_NCHW.shape[2:]
         middle = (np.array([height, width]) - 1) / 2
         corners_NVK = matrix_NVU @ (_find_ink_corners(images_NCHW) - middle).transpose(0, 2, 1)
@@ -133,8 +133,8 @@ class AffineTest:
 def _find_ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
     """Return the corners (row, column) [N, 4, 2] of the box around the ink of each image.
 
-    The box is one pixel wider on each side, since bilinear interpolation spreads ink so far. An
-    image without ink has the box of the whole image.
+    The box is one pixel wider on each side, because bilinear interpolation spreads ink by up to
+    one pixel. For an image without ink, the box is around the whole image.
     """
     ink_NHW = images_NCHW.any(axis=1)
     (top, bottom), (left, right) = (_find_ends(np.any(ink_NHW, axis=axis)) for axis in (2, 1))
@@ -144,7 +144,10 @@ def _find_ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
 
 
 def _find_ends(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and the last row (or column) with ink, [N] each, from flags [N, S]."""
+    """Find the first and the last row (or column) with ink of each image, [N] each.
+
+    The flags [N, S] say which rows (or columns) have ink.
+    """
     first, last = is_inked.argmax(axis=1), is_inked[:, ::-1].argmax(axis=1)
     return first, is_inked.shape[1] - 1 - last
 
@@ -152,14 +155,18 @@ def _find_ends(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _move_images(
     images_NCHW: np.ndarray, matrix_NVU: np.ndarray, shift_NV: np.ndarray, canvas: int
 ) -> np.ndarray:
-    """Transform images to canvas x canvas pixels by bilinear interpolation, zeros outside."""
+    """Transform images by bilinear interpolation, and return uint8 [N, C, canvas, canvas].
+
+    Pixels outside of an image count as 0.
+    """
     size_U1 = np.array(images_NCHW.shape[2:])[:, None]
     axis = np.arange(canvas) - (canvas - 1) / 2
     row, column = np.meshgrid(axis, axis, indexing="ij")
     place_NVE = np.stack([row.ravel(), column.ravel()]) - shift_NV[:, :, None]
     from_NUE = np.linalg.inv(matrix_NVU) @ place_NVE + (size_U1 - 1) / 2
     fixed_NUE = np.rint(from_NUE * 2**FRACTION).astype(np.int64)
-    # With two zeros on each side, a coordinate outside and its neighbour both read zeros.
+    # Two zeros are padded on each side. So for a coordinate outside of the image, this pixel and
+    # its neighbour are both 0.
     whole_NUE = np.clip(fixed_NUE >> FRACTION, -2, size_U1) + 2
     part_NUE = (fixed_NUE & (2**FRACTION - 1)).astype(np.int32)
     padded_NCHW = np.pad(images_NCHW, ((0, 0), (0, 0), (2, 2), (2, 2))).astype(np.int32)
@@ -170,9 +177,10 @@ def _move_images(
 def _interpolate_at(
     padded_NCHW: np.ndarray, whole_NUE: np.ndarray, part_NUE: np.ndarray
 ) -> np.ndarray:
-    """Interpolate images at E coordinates each, and return int32 [N, C, E].
+    """Interpolate each image at E coordinates, and return the values, int32 [N, C, E].
 
-    A coordinate is a whole pixel and a fraction in units of 2**-FRACTION, both [N, U, E].
+    A coordinate is a whole pixel (`whole_NUE`) plus a fraction of a pixel (`part_NUE`, in units of
+    2**-FRACTION).
     """
     count, channels, height, width = padded_NCHW.shape
     pixels = padded_NCHW.ravel()
@@ -189,14 +197,16 @@ def _interpolate_at(
 
 
 class AffnistTest:
-    """affNIST (Tieleman 2013), MNIST's test digits under affine transformations on 40x40 pixels.
+    """A source of the test images of affNIST (Tieleman 2013).
 
-    It is read from `test.mat` or from `test_batches/1.mat`, `2.mat` and so on. Sabour, Frosst and
-    Hinton 2017 test on it after training on MNIST on the same canvas.
+    The images are MNIST's test digits under affine transformations, on 40x40 pixels. They are read
+    from `test.mat` or from `test_batches/1.mat`, `2.mat` and so on. Sabour, Frosst and Hinton 2017
+    train a network on MNIST's digits on 40x40 pixels, and then test this network on affNIST.
 
     Args:
-        sha256: Two hashes: "test" for `test.mat`, and "test_batches" for the concatenated numbered
-            files (`cat {1..32}.mat | sha256sum`). A hash may be the text "unknown".
+        sha256: Hashes by name: "test" for `test.mat`, and "test_batches" for the concatenated
+            numbered files (`cat {1..32}.mat | sha256sum`). With the text "unknown" in place of a
+            hash, reading raises an error that says which hash to declare.
         folders: Folders below the data folder in which to look for the files.
     """
 
@@ -211,10 +221,10 @@ class AffnistTest:
 
         Args:
             folder: The data folder, a path or the URL of an object store.
-            test: Not used, since these images replace them.
+            test: Not used, since affNIST replaces these images.
 
         Raises:
-            DataError: If a file is missing or is not the declared one.
+            DataError: If a file is missing or its hash is not the declared one.
         """
         declared = {"sha256": self.sha256}
         images = decode_once("affnist", declared, lambda: {"test": self._decode_files(folder)})
@@ -242,9 +252,10 @@ class AffnistTest:
 
 
 def _parse_affnist(path: Path, data: bytes) -> LabelledImages:
-    """Parse one file, a struct with `image`, uint8 [1600, N], and `label_int` [1, N].
+    """Parse one file, which has a struct with `image`, uint8 [1600, N], and `label_int` [1, N].
 
-    Pixel (y, x) is row 40 y + x of `image`, as public programs read it.
+    Row 40 y + x of `image` has pixel (y, x) of each example. Public programs read the files in the
+    same way.
     """
     with report_undecodable(path):
         fields = load_matlab(data)[AFFNIST][0, 0]

@@ -24,16 +24,16 @@ from capsweep.storage.official_files import Digest, open_content
 NAMES = {"train": "train", "validation": "val", "test": "test"}  # prefix of arrays, by split
 VALIDATION = {"val_images", "val_labels"}  # optional arrays
 LAYOUT = (
-    "train_images and test_images, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C], train_labels and "
-    "test_labels, whole numbers from 0 on [N], and val_images and val_labels if there are any"
+    "train_images and test_images (uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]), train_labels "
+    "and test_labels (whole numbers from 0 on, [N]), and val_images and val_labels if there are any"
 )
 SCALE = "write intensities 0..255 (if yours are 0..1: (255 * images).round().astype('uint8'))"
-MOST_CHANNELS = 4  # up to which the order of axes is inferred from the shape
+MOST_CHANNELS = 4  # largest size of an axis that is taken for the channels
 MOST_CLASSES = 10**6
-MOST_NAMED = 200  # characters of a message that list the names of arrays
+MOST_NAMED = 200  # characters of a list of array names in a message
 MOST_SEEN = 1000  # images of a split whose values are checked
-# The values of images that were scaled before they were converted to uint8: to 0..1, to mean 0 and
-# deviation 1 (negative values wrap around), or to 0..16, as the digits of scikit-learn are.
+# Images that have only these values were scaled before the conversion to uint8: to 0..1, to mean 0
+# and deviation 1 (negative values wrap around), or to 0..16 (like the digits of scikit-learn).
 FAINT = {*range(17), 253, 254, 255}
 
 
@@ -43,9 +43,10 @@ class NpzContent:
 
     Attributes:
         splits: The examples of "train", "test" and, if the file has some, "validation".
-        axes: Order of the axes of its images, "chw" or "hwc".
-        num_classes: Number of classes in all splits.
-        unused: Names of the other arrays in the file.
+        axes: Order of the axes of the images in the file: "chw" (channels first) or "hwc"
+            (channels last).
+        num_classes: Number of classes, counted over all splits.
+        unused: Names of arrays in the file that are not used.
     """
 
     splits: Decoded
@@ -58,11 +59,11 @@ class NpzReader(OfficialReader):
     """A reader of one .npz file with the arrays that `decode_arrays` describes.
 
     Args:
-        sha256: The sha256 of the file, by its name without .npz.
+        sha256: The sha256 of the file. The key is the name of the file without .npz.
         folders: Folders below the data folder in which to look for the file.
         num_classes: The number of classes that the labels must have.
-        axes: Order of the axes of images with channels, "chw" or "hwc"; None infers it from their
-            shape.
+        axes: Order of the axes of images with channels: "chw" (channels first) or "hwc" (channels
+            last). None infers the order from the shape.
     """
 
     publisher = "your own source"
@@ -85,8 +86,8 @@ class NpzReader(OfficialReader):
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If the file is missing, is not the declared one, or is not as `decode_arrays`
-                expects.
+            DataError: If the file is missing, its hash is not the declared one, or `decode_arrays`
+                refuses its arrays.
         """
         ((name, declared),) = self.sha256.items()
         path = self.files.find_all(folder, {name: [f"{name}.npz"]})[name]
@@ -105,21 +106,22 @@ class NpzReader(OfficialReader):
 def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> NpzContent:
     """Read and check the data set in an open .npz file.
 
-    The file has `train_images` and `test_images`, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C],
-    and `train_labels` and `test_labels`, whole numbers from 0 on, [N] or [N, 1]. `val_images` and
-    `val_labels` are optional.
+    The file has `train_images` and `test_images`, which are uint8 [N, H, W], [N, C, H, W] or
+    [N, H, W, C]. It also has `train_labels` and `test_labels`, which are whole numbers from 0 on,
+    [N] or [N, 1]. `val_images` and `val_labels` are optional.
 
     Args:
         path: Name of the file, for messages.
         file: The file, open for reading.
-        axes: Order of the axes of images with channels, "chw" or "hwc"; None infers it from their
-            shape.
+        axes: Order of the axes of images with channels: "chw" (channels first) or "hwc" (channels
+            last). None infers the order from the shape.
 
     Returns:
         The splits, with images [N, C, H, W].
 
     Raises:
-        DataError: If an array is missing, or its type, shape or values cannot be images or labels.
+        DataError: If an array is missing, or if the type, the shape or the values of an array are
+            not possible for images or labels.
     """
     try:
         return _decode_archive(file, axes)
@@ -147,11 +149,11 @@ def _decode_archive(file: IO[bytes], axes: str | None) -> NpzContent:
 
 
 def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
-    """Return "chw" or "hwc": `axes` if given, else inferred from the shape of images [N, ...].
+    """Return `axes` if given; otherwise infer "chw" or "hwc" from the shape of images [N, ...].
 
     Raises:
         ValueError: If images cannot have this shape.
-        DataError: If the shape allows both.
+        DataError: If the shape allows both orders.
     """
     if len(shape) not in (3, 4) or (len(shape) == 3 and axes == "hwc"):
         raise ValueError(f"train_images have the shape {shape}")
@@ -185,7 +187,8 @@ def _make_split(
 def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None:
     """Raise DataError unless an array holds uint8 images of the expected shape.
 
-    The first MOST_SEEN images must also differ, and must not have only values in FAINT.
+    Of the first MOST_SEEN images, at least two must differ. At least one value must be outside of
+    FAINT, unless all values are 0 or 255.
     """
     if images.size == 0:
         raise DataError(f"{name} is empty: its shape is {images.shape}; write at least one example")
@@ -193,7 +196,8 @@ def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None
         raise DataError(f"{name} are {images.dtype}, not uint8; {SCALE}")
     if images.shape[1:] != shape:
         raise DataError(
-            f"train_images are {list(shape)} each, {name} {list(images.shape[1:])}; make them equal"
+            f"the shape of an image is {list(shape)} in train_images, but {list(images.shape[1:])} "
+            f"in {name}; make the shapes equal"
         )
     seen = images[:MOST_SEEN]
     if len(seen) > 1 and (seen == seen[0]).all():

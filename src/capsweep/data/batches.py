@@ -1,8 +1,7 @@
 """Batches of a data set that lies in the memory of the training device.
 
-A batch is made by a few tensor operations, without worker processes. The order of the examples is a
-function of (seed, epoch) and has no other state, so that a resumed run sees the same batches as an
-uninterrupted one.
+A batch is made by a few tensor operations, without worker processes. The order of the examples
+depends only on (seed, epoch), so that a resumed run sees the same batches as an uninterrupted run.
 
 Shape letters: B batch, N examples, C H W image.
 """
@@ -20,8 +19,9 @@ from capsweep.errors import ConfigError, is_short_of_memory
 from capsweep.runtime import terminal
 
 Split = Literal["train", "validation", "test"]
-# Batches that TrainLoader makes together on an accelerator, where launching an operation takes
-# longer than running it on one batch. On a CPU a single batch stays in the cache.
+# Number of batches that TrainLoader makes together on an accelerator, because there launching an
+# operation takes longer than running it on one batch. On a CPU, batches are made one by one,
+# because a single batch fits into the cache.
 MADE_AT_ONCE = 16
 TRAINING_BATCHES = 2  # size of the first evaluation parts, in training batches
 
@@ -71,7 +71,7 @@ class Batch(NamedTuple):
 
     Attributes:
         images_BCHW: float32 images [B, C, H, W], as the network sees them.
-        labels: int64 classes: [B], or [B, L] where an image shows L digits.
+        labels: int64 classes, [B]; or [B, L] if each image shows L digits.
         targets_BLCHW: Images [B, L, C, H, W] that a decoder is to reconstruct, float32 in 0..1, one
             for each label; None if the decoder reconstructs `images_BCHW`.
     """
@@ -154,9 +154,9 @@ Presenter = Callable[[Any, Split], EvaluatedSplit]
 
 
 class EpochSampler:
-    """The number of the current epoch, in an object that Lightning treats as a sampler.
+    """An object that stores the number of the current epoch.
 
-    Lightning looks for a sampler in each loader and calls its `set_epoch`.
+    Lightning treats it as the sampler of a loader, and calls `set_epoch` before each epoch.
     """
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class EpochSampler:
 
 
 class BatchLoader(ABC):
-    """Batches in the form that Lightning iterates over; the last one may be smaller.
+    """An iterable of batches for Lightning; the last batch may be smaller.
 
     Args:
         count: Examples in an epoch.
@@ -209,9 +209,9 @@ class EvaluationLoader(BatchLoader):
 class EvaluationParts:
     """An evaluation of batches in parts that fit into memory.
 
-    The first part has twice the examples of a training step. It needs about as much memory as such
-    a step, since an evaluation keeps no activations for a backward pass. When memory runs out, the
-    size of parts is halved. This size changes results only by rounding.
+    The first part has twice the examples of a training step. This part needs about as much memory
+    as a training step, since an evaluation keeps no activations for a backward pass. When memory
+    runs out, the size of parts is halved. The size of parts changes results only by rounding.
 
     Args:
         batch_size: Examples in a training step.
@@ -225,14 +225,16 @@ class EvaluationParts:
     ) -> Iterator[tuple[Batch, Result]]:
         """Yield the parts of a batch in order, each with the result of `compute`.
 
-        When memory runs out, a message is printed, and this and all later parts are halved.
+        When memory runs out, the size of this part and of all later parts is halved, and a message
+        is printed.
 
         Args:
             batch: The examples to evaluate.
             compute: Evaluates one part.
 
         Raises:
-            Exception: Any error of `compute`, but lack of memory only for a part of one example.
+            Exception: Any error of `compute`. If memory runs out, the error is raised only if the
+                part has a single example.
         """
         start, count = 0, len(batch.labels)
         while start < count:
@@ -248,7 +250,7 @@ class EvaluationParts:
                 start += len(part.labels)
                 yield part, result
                 continue
-            # Outside of the except clause, whose traceback would keep tensors alive.
+            # Called outside of the except clause, because its traceback would keep tensors alive.
             self._halve(len(part.labels))
 
     def _halve(self, examples: int) -> None:
@@ -258,12 +260,12 @@ class EvaluationParts:
             torch.cuda.empty_cache()
         terminal.print_aside(
             f"memory ran out while {examples} examples were evaluated together; from now on "
-            f"parts have {self.examples}"
+            f"{self.examples} are"
         )
 
 
 class TrainLoader(BatchLoader):
-    """Shuffled training batches; batch k of an epoch is a function of (seed, epoch, k).
+    """Shuffled training batches; batch k of an epoch depends only on (seed, epoch, k).
 
     Args:
         examples: The split, on the training device.
@@ -288,7 +290,7 @@ class TrainLoader(BatchLoader):
 
 
 def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) -> Tensor:
-    """Build a view that has each image in all shifts by whole pixels, padded with zeros.
+    """Build a view of each image at all shifts by whole pixels; the gaps are zeros.
 
     The view shares the memory of one padded copy of the images.
 
@@ -299,8 +301,8 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
             keeps the size of the images.
 
     Returns:
-        A view [N, C, 2 shift + 1, 2 shift + 1, H, W], where H and W are those of the canvas. Image
-        n moved down by dy and right by dx is at [n, :, shift - dy, shift - dx].
+        A view [N, C, 2 shift + 1, 2 shift + 1, H, W], where H and W are the sizes of the canvas.
+        Image n moved down by dy and right by dx is at [n, :, shift - dy, shift - dx].
 
     Raises:
         ConfigError: If the canvas is smaller than the images.
@@ -312,8 +314,9 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
             f"dataset.batches.canvas={canvas} must be larger: images are {height}x{width}"
         )
     above, left = (rows - height) // 2, (columns - width) // 2
-    # The zeros right of a row serve as the zeros left of the next row, and likewise between images.
-    # If the margin is as wide as the shift, as in MultiMNIST, a window is contiguous in memory.
+    # The zeros to the right of a row are also the zeros to the left of the next row. The zeros
+    # below an image are also the zeros above the next image. If the margin of the canvas is as wide
+    # as the shift, as in MultiMNIST, a window is contiguous in memory.
     row, plane_rows = columns - left + shift, rows - above + shift
     plane = plane_rows * row
     before = (above + shift) * row + left + shift
@@ -332,7 +335,7 @@ def locate_windows(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
     """Compute the memory offsets at which windows begin.
 
     Args:
-        windows: A view [N, C, rows, columns, H, W], as `shift_windows` builds.
+        windows: A view [N, C, rows, columns, H, W] from `shift_windows`.
         index: Numbers of images, int64 of any shape [...].
         offsets: Row and column of each window in the view, int64 [..., 2].
 
@@ -346,21 +349,21 @@ def locate_windows(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
 def copy_windows(windows: Tensor, address_B: Tensor) -> Tensor:
     """Copy the windows that begin at some memory offsets.
 
-    The result is that of `windows[n, :, row, column]` for B triples (n, row, column). It takes a
-    tenth of the time, since a whole window is read at one address.
+    The result equals `windows[n, :, row, column]` for B triples (n, row, column), but takes a tenth
+    of the time, since each window is read from one address.
 
     Args:
-        windows: A uint8 view [N, C, rows, columns, H, W], as `shift_windows` builds.
-        address_B: Memory offsets [B], as `locate_windows` computes.
+        windows: A uint8 view [N, C, rows, columns, H, W] from `shift_windows`.
+        address_B: Memory offsets [B] from `locate_windows`.
 
     Returns:
-        The uint8 windows [B, C, H, W]. Their rows need not be adjacent in memory.
+        The windows, uint8 [B, C, H, W]. This tensor may be non-contiguous.
     """
     count, channels, rows, columns, height, width = windows.shape
     image, plane, row, column, down, right = windows.stride()
     last = (count - 1) * image + (rows - 1) * row + (columns - 1) * column
-    # Where the storage holds all elements between the rows of a window, one contiguous copy is
-    # three times as fast as a copy row by row.
+    # If the storage holds all elements between the rows of a window, one contiguous copy is three
+    # times as fast as a copy row by row.
     end = windows.storage_offset() + last + (channels - 1) * plane + height * down
     has_stretch = right == 1 and down >= width and end <= windows.untyped_storage().nbytes()
     everywhere = windows.as_strided(

@@ -1,7 +1,7 @@
-"""Reader of CIFAR-10 (Krizhevsky 2009) in its binary version; the pickled one is never read.
+"""Reader of CIFAR-10 (Krizhevsky 2009) in its binary version; the pickled version is never read.
 
-A record is one label byte, 0..9, and 3,072 bytes of pixels: 32x32 of the red plane, then of the
-green one, then of the blue one.
+A record is one label byte, 0..9, and 3,072 bytes of pixels: the red, the green and the blue plane,
+with 32x32 bytes each.
 """
 
 import io
@@ -38,8 +38,8 @@ class Cifar10Reader(OfficialReader):
     An `.xz` file is decompressed before it is hashed.
 
     Args:
-        sha256: The sha256 of the official archive; or, for a copy that is not official, of its six
-            files. Keys are names without ending.
+        sha256: The sha256 of the official archive or, for a copy that is not official, of each of
+            its six files. Keys are the names of the files without ending.
         folders: Folders below the data folder in which to look for the files.
         sha256_plain: The sha256 of the six files in the official archive.
     """
@@ -63,7 +63,7 @@ class Cifar10Reader(OfficialReader):
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If a file is missing or is not the declared one.
+            DataError: If a file is missing or its hash is not the declared one.
         """
         if self.is_official and self.files.find(folder, f"{ARCHIVE}.tar.gz"):
             files = self.read_verified(folder, [ARCHIVE], ".tar.gz")
@@ -86,13 +86,13 @@ class Cifar10Reader(OfficialReader):
         if path.suffix != ".xz":
             return data
         with suppress(lzma.LZMAError, EOFError), lzma.open(io.BytesIO(data)) as file:
-            # Limited, since a file that is not verified yet may decompress to any size.
+            # The size is limited, since a file that is not verified yet may decompress to any size.
             return file.read(BATCH + 1)
-        return data  # damaged: the bytes as they are, which the check of the hash refuses
+        return data  # damaged: the hash of these bytes is wrong, so that the file is refused
 
 
 def _parse_archive(path: Path, data: bytes) -> dict[str, LabelledImages]:
-    """Parse all batches in the archive, and return them by their names without ending."""
+    """Parse all batches in the archive; the keys are the names of the batches without ending."""
     with report_undecodable(path), tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         files = {Path(each.name).stem: archive.extractfile(each) for each in archive.getmembers()}
         contents = {name: file.read() for name, file in files.items() if file}

@@ -1,4 +1,4 @@
-"""Readers of MNIST and other IDX files, SVHN, scikit-learn's digits, and numbers with a sign.
+"""Readers of MNIST and other IDX files, SVHN, scikit-learn's digits, and signed numbers.
 
 Shape letters: N examples, C H W image, E pixels.
 """
@@ -25,24 +25,25 @@ from capsweep.storage.official_files import locate_folder, report_undecodable, r
 from capsweep.storage.stores import hide_query
 
 TIMEOUT = 10.0  # seconds without an answer before a mirror counts as unreachable
-LARGEST_BYTE = 255  # largest byte of the numbers with a sign
-# Pair v, 255 - v of these numbers is in the test split if v % TEST_STEP == TEST_PLACE: neither the
-# first nor the last pair.
+LARGEST_BYTE = 255  # largest byte that stands for a signed number
+# The bytes v and 255 - v, with v < 128, are a pair. The pair is in the test split if v % TEST_STEP
+# == TEST_PLACE. So the first pair (v = 0) and the last pair (v = 127) are training examples.
 TEST_STEP, TEST_PLACE = 4, 1
-BOX, CANVAS = 20, 28  # sides in pixels of MNIST's digit box and of its images
-TEST_DIGITS = 360  # of scikit-learn's 1,797 digits
-SPLIT_SEED = 20171026  # the date of the paper; the split is the same in all cells
+BOX, CANVAS = 20, 28  # sides in pixels of the box around a digit of MNIST, and of an image
+TEST_DIGITS = 360  # test images, from scikit-learn's 1,797 digits
+SPLIT_SEED = 20171026  # date of Sabour, Frosst, Hinton 2017; the split is the same in all cells
 
 
 class IdxReader(OfficialReader):
-    """A reader of MNIST or a data set in the same format, which downloads files that are missing.
+    """A reader of MNIST or a data set in the same format, which downloads missing files.
 
     The files are `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, with or without `.gz`.
 
     Args:
-        sha256: The sha256 of each file with `.gz`, by its name without it.
-        sha256_plain: The sha256 of each file without `.gz`, where known.
-        folders: Folders below the data folder in which to look; downloads go to the first.
+        sha256: The sha256 of each `.gz` file. Keys are the names of the files without `.gz`.
+        sha256_plain: The sha256 of the decompressed files, as far as they are known.
+        folders: Folders below the data folder in which to look for the files. Downloads are written
+            to the first folder.
         mirrors: URL prefixes from which to download, tried in order.
     """
 
@@ -59,7 +60,8 @@ class IdxReader(OfficialReader):
     def read(self, folder: str) -> Splits:
         """Read and verify the data set; see `Reader.read`.
 
-        The files are decoded each time, which is as fast as reading decoded images from a cache.
+        The files are decoded in each call, because this is as fast as reading decoded images from a
+        cache.
         """
         images = self.decode_files(folder)
         return Splits(images["train"], images["test"])
@@ -71,7 +73,7 @@ class IdxReader(OfficialReader):
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If a file cannot be downloaded or is not the declared one.
+            DataError: If a file cannot be downloaded or its hash is not the declared one.
         """
         for name in self.sha256:
             if self.files.find(folder, f"{name}.gz", name) is None:
@@ -110,18 +112,18 @@ class IdxReader(OfficialReader):
 def decode_idx(path: Path, data: bytes) -> Tensor:
     """Decode the uint8 array in a verified IDX file.
 
-    The fourth byte of the file is the number of dimensions. Their sizes follow in big-endian int32,
-    then the numbers, last dimension fastest.
+    The fourth byte of the file is the number of dimensions. Then come the sizes of the dimensions
+    as big-endian int32, and the numbers. The index of the last dimension changes fastest.
 
     Args:
-        path: Name of the file, for messages; its bytes are decompressed if it ends in .gz.
+        path: Name of the file, for messages. If it ends in .gz, `data` is decompressed first.
         data: The bytes of the file.
 
     Returns:
         The array, uint8, with the dimensions that the file declares.
 
     Raises:
-        DataError: If the bytes are not such an array.
+        DataError: If the bytes are not an IDX file of bytes.
     """
     with report_undecodable(path):
         data = gzip.decompress(data) if path.suffix == ".gz" else data
@@ -134,7 +136,7 @@ def decode_idx(path: Path, data: bytes) -> Tensor:
 class SvhnReader(OfficialReader):
     """A reader of SVHN's cropped digits (Netzer et al. 2011), without the `extra` images.
 
-    It reads `train_32x32.mat` and `test_32x32.mat`, whose label 10 means the digit 0.
+    The files are `train_32x32.mat` and `test_32x32.mat`. In the files, label 10 means the digit 0.
     """
 
     name = "svhn"
@@ -147,14 +149,14 @@ class SvhnReader(OfficialReader):
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If a file is missing or is not the declared one.
+            DataError: If a file is missing or its hash is not the declared one.
         """
         files = self.read_verified(folder, ["train_32x32", "test_32x32"], ".mat")
         return {split: _decode_svhn(*files.pop(f"{split}_32x32")) for split in ("train", "test")}
 
 
 def _decode_svhn(path: Path, data: bytes) -> LabelledImages:
-    """Decode one file with `X`, uint8 [32, 32, 3, N], rows first, and `y` [N, 1], 1..10."""
+    """Decode a file with images `X`, uint8 [H, W, C, N], and labels `y`, 1..10, [N, 1]."""
     with report_undecodable(path):
         variables = load_matlab(data)
         return label_images(variables["X"].transpose(3, 2, 0, 1), variables["y"][:, 0] % 10, 10)
@@ -183,17 +185,17 @@ class ComputedReader(Reader):
         self.sha256 = sha256
 
     def check_digest(self, content: bytes) -> None:
-        """Check the bytes from which images are computed.
+        """Check the sha256 of the bytes from which images are computed.
 
         Args:
             content: The bytes.
 
         Raises:
-            DataError: If their sha256 is not the declared one.
+            DataError: If the sha256 of the bytes is not the declared one.
         """
         if (computed := hash_bytes(content)) != self.sha256:
             raise DataError(
-                f"dataset.reader.sha256 is {self.sha256}, but {type(self).__name__} has sha256 "
+                f"dataset.reader.sha256 is {self.sha256}, but {type(self).__name__} computes "
                 f"{computed}; install the pinned versions (make setup), or correct the hash"
             )
 
@@ -243,15 +245,15 @@ def draw_on_canvas(images_NHW: Tensor) -> Tensor:
 
 
 class SignReader(ComputedReader):
-    """A reader of numbers as images of one pixel, whose class is the sign of the number.
+    """A reader of signed numbers: each is an image of one pixel, and its sign is the class.
 
     A capsule network cannot learn this task without a bias (Peer, Stabinger, Rodriguez-Sanchez
     2021, "Limitation of capsule networks"). A byte v stands for x = (2 v - 255) / 255, so that
-    255 - v stands for -x and no byte stands for 0. The data set has all 256 bytes, with v
-    and 255 - v in the same split.
+    255 - v stands for -x and no byte stands for 0. The data set has all 256 bytes. The bytes v and
+    255 - v are always in the same split.
 
     Args:
-        sha256: The declared sha256 of images and labels of both splits.
+        sha256: The declared sha256 of the images and labels of both splits together.
     """
 
     def read(self, folder: str) -> Splits:

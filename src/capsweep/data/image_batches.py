@@ -22,22 +22,22 @@ from capsweep.data.batches import (
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
 
-DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # of the 13 crops: pixels from the middle; directions
+DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # the 13 crops: distances from the middle crop; directions
 
 
 class ShiftedImages(DeviceSplit):
-    """Images that are shifted at random by whole pixels in training, filled with zeros.
+    """Images that are shifted at random by whole pixels in training; gaps are filled with zeros.
 
-    The papers train on MNIST in this way, with shifts of up to 2 pixels.
+    The papers on capsules train on MNIST in this way, with shifts of up to 2 pixels.
 
     Args:
         examples: Images [N, C, H, W] and labels [N], on the training device.
-        split: The split to which they belong; test images are never shifted.
+        split: The split of the examples. Test images are never shifted.
         shift: Largest shift in pixels, in both axes.
         canvas: Side in pixels of a square canvas, in the middle of which smaller images are placed;
-            None keeps their size.
-        moved_validation: Whether validation images are shifted too, so that validation measures
-            what is trained. Each of them has one fixed shift.
+            None keeps the size of the images.
+        moved_validation: Whether validation images are shifted too, so that they are like the
+            training images. Each validation image has one fixed shift.
 
     Raises:
         ConfigError: If the canvas is smaller than the images.
@@ -78,30 +78,32 @@ class ShiftedImages(DeviceSplit):
         return Batch(to_unit(self.images_NCHW[part]), self.labels_N[part])
 
     def _draw_windows(self, generator: torch.Generator) -> Tensor:
-        """Draw a window of each example, and return their memory offsets [N]."""
-        # Drawn on the CPU, for the same numbers on every device, and moved once per epoch.
+        """Draw a shifted window of each example, and return the windows' memory offsets [N]."""
+        # Offsets are drawn on the CPU, so that they are the same for every device. They are moved
+        # to the device once per epoch.
         offsets_N2 = torch.randint(2 * self.shift + 1, (len(self), 2), generator=generator)
         everyone_N = torch.arange(len(self), device=self.device)
         return locate_windows(self.windows, everyone_N, offsets_N2.to(self.device))
 
 
 class CroppedImages(DeviceSplit):
-    """Cropped images, in training at random positions and with random changes.
+    """Images that are cropped at random positions and randomly changed in training.
 
-    Validation and test take the crop in the middle without changes.
+    Validation and test use the crop in the middle without changes.
 
     Args:
         examples: Square images [N, C, H, W] and labels [N], on the training device.
-        split: The split to which they belong.
+        split: The split of the examples.
         crop: Side of a crop in pixels.
         flip: Whether a training image is mirrored left to right with probability 1/2.
-        brightness: A number drawn from -brightness .. brightness is added to the intensities
-            0..255.
-        contrast: Lowest and highest factor for the distances of intensities to the mean of their
-            channel; the factor is drawn from this range.
-        mean_over: Where this mean is taken: "image" (the whole image) or "crop".
-        standardise: Whether each image is scaled by `standardise_images` at the end; otherwise
-            0..255 becomes 0..1.
+        brightness: Largest change of the intensities 0..255. For each training image, a number is
+            drawn from -brightness .. brightness and added to all intensities.
+        contrast: Lowest and highest contrast factor. For each training image, a factor is drawn
+            from this range. It multiplies the difference of each intensity to the channel's mean.
+        mean_over: Pixels over which this mean is computed: "image" (the whole image) or "crop"
+            (only the crop).
+        standardise: Whether each image is finally scaled to mean 0 and standard deviation 1;
+            otherwise intensities 0..255 are scaled to 0..1.
 
     Raises:
         ConfigError: If the images are not square, or smaller than a crop.
@@ -174,9 +176,9 @@ class CroppedImages(DeviceSplit):
     def iterate_crops(self, part: slice) -> Iterator[Batch]:
         """Yield 13 batches of the same examples, each with another crop.
 
-        The crops are the middle one and those that lie 1, 2 and 3 pixels from it along the four
-        diagonals. Each crop is scaled separately. This is the 13-crop test in the authors' code of
-        "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018).
+        The crops are the middle crop and 12 others, which are shifted from it by 1, 2 and 3 pixels
+        along the four diagonals. Each crop is scaled separately. This is the 13-crop test in the
+        authors' code of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018).
 
         Args:
             part: Positions in the split.
@@ -185,13 +187,13 @@ class CroppedImages(DeviceSplit):
             A batch for each of the 13 crops.
 
         Raises:
-            ConfigError: If the middle crop has fewer than 3 pixels around it on some side.
+            ConfigError: If there are fewer than 3 pixels on some side of the middle crop.
         """
         middle, last = self.slack // 2, self.slack
         if min(middle, last - middle) < DIAGONAL[-1]:
             raise ConfigError(
-                f"dataset.batches.crop leaves {last} pixels around the crop, but 13 crops need "
-                f"{2 * DIAGONAL[-1]}; lower it"
+                f"dataset.batches.crop leaves {last} pixels in each axis, but 13 crops need "
+                f"{2 * DIAGONAL[-1]}; lower dataset.batches.crop"
             )
         off = [(0, 0), *((dy * k, dx * k) for k in DIAGONAL for dy in SIGNS for dx in SIGNS)]
         for dy, dx in off:
@@ -201,7 +203,7 @@ class CroppedImages(DeviceSplit):
         return Batch(self.scale_pixels(images_BCHW.float()), self.labels_N[part])
 
     def _draw_jitter(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw changes of each example: whether to mirror it, brightness and contrast, [N] each."""
+        """Draw whether each example is mirrored, its brightness and its contrast, [N] each."""
         uniform_3N = torch.rand((3, len(self)), generator=generator).to(self.device)
         flip_N = uniform_3N[0] < (0.5 if self.flip else 0.0)
         brightness_N = (2 * uniform_3N[1] - 1) * self.brightness
@@ -227,7 +229,7 @@ class SignedImages(DeviceSplit):
 
     Args:
         examples: Images [N, C, H, W] and labels [N], on the training device.
-        split: The split to which they belong; all splits are treated alike.
+        split: The split of the examples. All splits are treated alike.
     """
 
     def __init__(self, examples: LabelledImages, split: Split) -> None:
@@ -254,7 +256,7 @@ def standardise_images(images_BCHW: Tensor) -> Tensor:
     """Scale each image to mean 0 and standard deviation 1 over all its values.
 
     This is TensorFlow's `per_image_standardization`: a deviation below 1 / sqrt(C H W) is replaced
-    by that number.
+    by 1 / sqrt(C H W).
 
     Args:
         images_BCHW: float32 images [B, C, H, W].

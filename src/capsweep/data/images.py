@@ -1,4 +1,4 @@
-"""Labelled images and the splits of a data set, from a reader to the training device.
+"""Labelled images and their readers, and functions that split a data set.
 
 Shape letters: N examples, C H W image.
 """
@@ -38,7 +38,7 @@ class LabelledImages:
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of images and labels (both on the CPU) with their types and shapes."""
+        """The sha256 of the images and labels, which must be on the CPU, with types and shapes."""
         digest = hashlib.sha256()
         for array in (self.images_NCHW.numpy(), self.labels_N.numpy().astype("<i8", copy=False)):
             digest.update(f"{array.dtype.str} {array.shape} ".encode())
@@ -57,7 +57,7 @@ class LabelledImages:
         """Move the examples to a device.
 
         Args:
-            device: Where images and labels are to be.
+            device: The new device of the images and labels.
 
         Returns:
             The examples on the device.
@@ -66,7 +66,7 @@ class LabelledImages:
 
 
 def join_examples(parts: Sequence[LabelledImages]) -> LabelledImages:
-    """Join several sets of examples to one, in their order.
+    """Join several sets of examples into one set, in the given order.
 
     Args:
         parts: Sets of examples with images of equal shape.
@@ -104,14 +104,14 @@ def label_images(images_NCHW: np.ndarray, labels_N: np.ndarray, classes: int) ->
 
 @dataclass(frozen=True)
 class Splits:
-    """A data set as its publisher splits it.
+    """A data set in the splits that its publisher defines.
 
     Attributes:
         train: Training examples.
         test: Test examples.
-        validation: Validation examples, if the data set defines them; None if they are to be held
-            out of `train`.
-        parts: The sha256 of other images that examples are composed of, by name.
+        validation: Validation examples, if the data set defines them; None if they are to be taken
+            from `train`.
+        parts: The sha256 of other images from which examples are composed, by name.
     """
 
     train: LabelledImages
@@ -121,7 +121,7 @@ class Splits:
 
     @property
     def digests(self) -> dict[str, str]:
-        """The sha256 of each split that is not empty and of each of `parts`, by name."""
+        """The sha256 of each split that is not empty, and the hashes in `parts`, by name."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         full = {name: part for name, part in splits.items() if part is not None and len(part)}
         return {**{name: part.digest for name, part in full.items()}, **self.parts}
@@ -133,13 +133,14 @@ class Reader(Protocol):
     def check(self, folder: str) -> None:
         """Check that `read` can succeed.
 
-        This default reads the whole data set. Readers of large data sets check less.
+        By default, the whole data set is read. Readers of large data sets override this method with
+        a faster check.
 
         Args:
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If a file is missing or is not the declared one.
+            DataError: If a file is missing or its hash is not the declared one.
         """
         self.read(folder)
 
@@ -154,14 +155,14 @@ class Reader(Protocol):
             The splits, as the publisher of the data set defines them.
 
         Raises:
-            DataError: If a file is missing or is not the declared one.
+            DataError: If a file is missing or its hash is not the declared one.
         """
 
 
 class TestReader(Protocol):
     """A source of test images that replace the test images of a data set.
 
-    They are read from other files, or computed from the test images of the data set.
+    The new images are read from other files, or computed from the test images of the data set.
     """
 
     def read(self, folder: str, test: LabelledImages) -> LabelledImages:
@@ -172,7 +173,7 @@ class TestReader(Protocol):
             test: The test images of the data set.
 
         Raises:
-            DataError: If a file is missing or is not the declared one.
+            DataError: If a file is missing or its hash is not the declared one.
         """
         ...
 
@@ -217,9 +218,9 @@ def split_off_validation(splits: Splits, held_out: int) -> tuple[LabelledImages,
 def hold_out(
     examples: LabelledImages, count: int, seed: int
 ) -> tuple[LabelledImages, LabelledImages]:
-    """Split examples in two at random, with the same proportions of the classes in both.
+    """Split examples at random into two sets, with equal proportions of the classes.
 
-    The choice is a function of the labels, `count` and `seed`.
+    The choice depends only on the labels, `count` and `seed`.
 
     Args:
         examples: The examples to split.
@@ -227,14 +228,14 @@ def hold_out(
         seed: Seed of the random choice.
 
     Returns:
-        The examples that are kept and those that are held out, both in their original order.
+        The remaining examples and the held-out examples, both in their original order.
 
     Raises:
         ConfigError: If `count` leaves no examples.
     """
     if count >= len(examples):
         raise ConfigError(f"dataset.validation must be < {len(examples)} examples, got {count}")
-    if count == 0:  # the usual case, in which nothing need be copied
+    if count == 0:  # the usual case, in which no example is copied
         return examples, examples.select(torch.arange(0))
     is_held_N = torch.zeros(len(examples), dtype=torch.bool)
     is_held_N[torch.from_numpy(draw_stratified(examples.labels_N.numpy(), count, seed))] = True
@@ -242,10 +243,10 @@ def hold_out(
 
 
 def draw_stratified(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Draw examples at random, such that each class keeps its proportion.
+    """Draw examples at random; each class has the same proportion as in all examples.
 
-    A class of n examples, in random order, gets the ranks (r + 1/2) / n for r from 0 to n - 1. The
-    sample consists of the examples with the `count` lowest ranks of all classes.
+    The n examples of a class, in random order, get the ranks (r + 1/2) / n for r from 0 to n - 1.
+    The sample consists of the examples with the `count` lowest ranks of all classes.
 
     Args:
         labels_N: Classes [N].
@@ -272,7 +273,8 @@ class PreparedSplits(dict[str, Any]):
 
     Args:
         parts: The splits.
-        digests: The sha256 of the examples that were read for them; see `Splits.digests`.
+        digests: The sha256 of the examples from which the splits were prepared, by name; see
+            `Splits.digests`.
     """
 
     def __init__(self, parts: Mapping[str, Any], digests: Mapping[str, str]) -> None:
@@ -291,7 +293,8 @@ def prepare_splits(
 ) -> PreparedSplits:
     """Read a data set, split it and move it to the training device.
 
-    A data set in shards stays on disk. Only one test image is read here, to check its shape.
+    If the data set is in shards, its examples stay on disk. Then only one test image is read here,
+    to check its shape.
 
     Args:
         reader: Reads and verifies the data set.
@@ -299,16 +302,16 @@ def prepare_splits(
         presenter: Builds the object that makes batches of a split.
         validation: How many training examples to hold out for validation.
         device: The training device.
-        declared: The numbers of examples of "train", "test" and, if the reader returns it,
-            "validation" that the data set must have; None allows any.
-        image_shape: C, H and W that the images of batches must have; None allows any.
+        declared: The expected numbers of examples of "train", "test" and, if the reader returns
+            this split, "validation". None allows any numbers.
+        image_shape: The expected C, H and W of the images in a batch. None allows any shape.
 
     Returns:
         The objects that make the batches of "train", "validation" and "test".
 
     Raises:
-        DataError: If a file is missing or is not the declared one, or if the numbers of examples
-            differ from `declared`.
+        DataError: If a file is missing or its hash is not the declared one, or if the numbers of
+            examples differ from `declared`.
         ConfigError: If the settings of the data set contradict each other.
     """
     splits = reader.read(folder)

@@ -1,9 +1,9 @@
-"""Base class for readers of official files, and the cache of the images that they decode.
+"""Base class for readers of official files, and the cache of decoded images.
 
 Files are verified by their sha256 and decoded once per node. Decoded images are kept in
 `$XDG_CACHE_HOME/capsweep` or `~/.cache/capsweep`, since data folders are often shared or read-only.
-A cache file is an .npz for one data set and its declared hashes. It has the images, labels and
-digests of the splits, and may be deleted at any time.
+A cache file is an .npz file for one data set with its declared hashes. The file has the images,
+labels and digests of the splits. It may be deleted at any time.
 """
 
 import json
@@ -31,7 +31,7 @@ from capsweep.storage.official_files import (
 )
 
 FORMAT = 2  # raise it when a reader decodes the same files to different arrays
-DIGESTS = "digests"  # name in a cache file of the digests of the splits, as JSON
+DIGESTS = "digests"  # array in a cache file: the digests of the splits, as JSON
 
 
 def decode_once(
@@ -39,8 +39,8 @@ def decode_once(
 ) -> Decoded:
     """Return the decoded images of a data set, from the user's cache if an intact copy is there.
 
-    Otherwise they are decoded and stored there. If several processes ask at once, one decodes and
-    the others wait.
+    Otherwise the images are decoded and stored in the cache. If several processes need them at the
+    same time, one process decodes and the others wait.
 
     Args:
         name: Name of the data set.
@@ -54,7 +54,7 @@ def decode_once(
     identity = json.dumps({"format": FORMAT, "name": name, "declared": declared}, sort_keys=True)
     try:
         path = user_cache_folder() / f"{name}-{hash_bytes(identity.encode())[:16]}.npz"
-    except RuntimeError:  # there is no home
+    except RuntimeError:  # there is no home folder
         return decode()
     images = _load_decoded(path, identity)
     if images is not None:
@@ -82,9 +82,9 @@ def _save_decoded(path: Path, identity: str, images: Decoded) -> None:
 
 
 def _load_decoded(path: Path, identity: str) -> Decoded | None:
-    """Load the images of a cache file; return None if it is absent or cannot be used.
+    """Load the images of a cache file, or return None if there is no usable file.
 
-    In the latter case, a line that says why is printed.
+    If the file exists but cannot be used, a line with the reason is printed.
     """
     try:
         with path.open("rb") as raw, open_npz(raw) as file:
@@ -113,9 +113,10 @@ class OfficialReader(Reader):
 
     Args:
         sha256: The sha256 of each official file, by its name without ending. These hashes are the
-            fingerprint of the data set. A hash may be the text "unknown".
+            fingerprint of the data set. With the text "unknown" in place of a hash, reading raises
+            an error that says which hash to declare.
         folders: Folders below the data folder in which to look for the files.
-        sha256_plain: The sha256 of the same files decompressed, where known.
+        sha256_plain: The sha256 of the decompressed files, as far as they are known.
 
     Attributes:
         name: Name of the data set in the names of cache files.
@@ -141,7 +142,7 @@ class OfficialReader(Reader):
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If a file is missing or is not the declared one.
+            DataError: If a file is missing or its hash is not the declared one.
         """
         declared = {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
         images = decode_once(self.name, declared, lambda: self.decode_files(folder))
@@ -158,7 +159,7 @@ class OfficialReader(Reader):
             The splits "train" and "test", and "validation" if the data set defines it.
 
         Raises:
-            DataError: If a file is missing or is not the declared one.
+            DataError: If a file is missing or its hash is not the declared one.
         """
 
     def read_verified(
@@ -175,7 +176,7 @@ class OfficialReader(Reader):
             The path and the bytes of each file, by its name without ending.
 
         Raises:
-            DataError: If a file is missing or is not the declared one.
+            DataError: If a file is missing or its hash is not the declared one.
         """
         allowed = {name: [f"{name}{ending}" for ending in endings] for name in names}
         paths = self.files.find_all(folder, allowed)
@@ -184,7 +185,7 @@ class OfficialReader(Reader):
         return contents
 
     def read_file(self, path: Path) -> bytes:
-        """Read the bytes of a file that are to be hashed and decoded.
+        """Read the bytes of a file, which are then hashed and decoded.
 
         A subclass may decompress the file here.
 
@@ -199,9 +200,9 @@ class OfficialReader(Reader):
     def _make_digest(self, name: str, path: Path, data: bytes) -> Digest:
         """Hash a file, and choose the declared hash to compare with.
 
-        A decompressed file is compared with its hash in `sha256_plain`, if there is one. But if its
-        hash in `sha256` is unknown, it is compared with `sha256`, so that the user is asked to
-        declare that hash: only `sha256` is part of the signature.
+        A decompressed file is compared with its hash in `sha256_plain`, if there is one. There is
+        one exception: if the hash in `sha256` is unknown, the file is compared with `sha256`. Then
+        an error asks the user to declare that hash, because only `sha256` is part of the signature.
         """
         computed, declared = hash_bytes(data), self.sha256.get(name)
         is_plain = path.suffix != ".gz" and name in self.sha256_plain

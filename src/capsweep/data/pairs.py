@@ -1,8 +1,8 @@
 """MultiMNIST: images of two digits of different classes, composed on the training device.
 
 The data set is defined in "Dynamic Routing Between Capsules" (Sabour, Frosst, Hinton 2017), section
-6.1. Example k of a split is a pure function of (seed, split, k). So any example can be composed
-again on any machine, and none has to be stored.
+6.1. Example k of a split depends only on (seed, split, k). So any example can be composed again on
+any machine, and no example has to be stored.
 
 Shape letters: B batch, L = 2 digits of an image, N source digits, C H W image.
 """
@@ -29,14 +29,14 @@ from capsweep.errors import ConfigError
 
 INCREMENT = 0x9E3779B97F4A7C15
 FIRST_FACTOR, SECOND_FACTOR = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-BITS = 40  # bits of a random word from which a bounded integer is chosen; a bound has up to 23
+BITS = 40  # random bits from which an integer below a bound is chosen; the bound has up to 23 bits
 VERSION = 1  # raise it when the content of example k changes
 DRAWS = 8  # numbers of the random sequence that are reserved for one example
-USED_DRAWS = 5  # numbers that an example uses: its second digit, then row and column of both shifts
+USED_DRAWS = 5  # used numbers: one for the second digit, four for rows and columns of both shifts
 
 
 def draw_words(key: int, counter: Tensor) -> Tensor:
-    """Compute 64-bit words of a random sequence, each only from its position (SplitMix64).
+    """Compute the 64-bit words at some positions of a random sequence (SplitMix64).
 
     Args:
         key: Number of the sequence.
@@ -53,7 +53,9 @@ def draw_words(key: int, counter: Tensor) -> Tensor:
 
 
 def draw_bits(key: int, counter: Tensor) -> Tensor:
-    """Compute the highest BITS bits of the word at each position, for `choose_integers`.
+    """Compute BITS random bits at each position of a random sequence, for `choose_integers`.
+
+    These are the highest bits of the word that `draw_words` computes for the position.
 
     Args:
         key: Number of the sequence.
@@ -65,12 +67,13 @@ def draw_bits(key: int, counter: Tensor) -> Tensor:
 def choose_integers(bound: Tensor | int, draw: Tensor) -> Tensor:
     """Map random bits to integers in 0 .. bound - 1.
 
-    Each is the integer part of bound * u, where u in [0, 1) has 40 bits. So no
-    integer is favoured by more than a share of bound / 2**40.
+    Each integer is the whole part of bound * u, where u is a random number in [0, 1) with 40 bits.
+    So the probability of each integer differs from 1 / bound by less than 1 / 2**40.
 
     Args:
-        bound: The number of possible integers, below 2**23: a number, or a tensor of them.
-        draw: Random bits, as `draw_bits` computes them.
+        bound: The number of possible integers, below 2**23. A number holds for all draws; a tensor
+            has a number for each draw.
+        draw: Random bits from `draw_bits`.
 
     Returns:
         The integers, int64.
@@ -82,7 +85,8 @@ def draw_integers(bound: Tensor | int, key: int, counter: Tensor) -> Tensor:
     """Draw an integer, uniform in 0 .. bound - 1, for each position of a random sequence.
 
     Args:
-        bound: The number of possible integers, below 2**23: a number, or a tensor of them.
+        bound: The number of possible integers, below 2**23. A number holds for all positions; a
+            tensor has a number for each position.
         key: Number of the sequence.
         counter: Positions in the sequence, int64 of any shape.
 
@@ -98,12 +102,12 @@ def _to_signed(value: int) -> int:
 
 
 def _shift_right(z: Tensor, bits: int) -> Tensor:
-    """Shift bits right and fill with zeros; torch's shift of int64 would repeat the sign."""
+    """Shift bits right and fill with zeros; torch's shift of int64 fills with the sign bit."""
     return (z >> bits).bitwise_and_(2 ** (64 - bits) - 1)
 
 
 class Pairs(NamedTuple):
-    """Composed images and the digits that they show; the first digit lies below the second.
+    """Composed images of two digits each; the second digit is laid over the first.
 
     Attributes:
         images_BCHW: The composed images, uint8 [B, C, H, W].
@@ -127,7 +131,7 @@ class PairDraws(NamedTuple):
         labels_BL: The classes of the two digits, int64 [B, L].
         sources_BL: The numbers of the two digits in their split, int64 [B, L].
         shifts_BL2: By how many pixels each digit is moved down and right, int64 [B, L, 2].
-        address_BL: The memory offsets of their windows, int64 [B, L]; see `locate_windows`.
+        address_BL: The memory offsets of the shifted digits, int64 [B, L]; see `locate_windows`.
     """
 
     labels_BL: Tensor
@@ -149,7 +153,7 @@ class PairSource:
 
     Args:
         digits: The digits, images [N, C, H, W] and labels [N].
-        split: The split to which they belong.
+        split: The split of the digits.
         seed: Seed of the data set, which is the same for all cells.
         margin: Pixels that are added on each side of a digit's image.
         shift: Largest shift of a digit in pixels, in both axes. Parts that leave the image are cut
@@ -171,7 +175,7 @@ class PairSource:
         if (count_K > 0).sum() < 2:
             raise ConfigError(
                 f"all {len(digits)} digits of the {split} split are of one class, but a pair needs "
-                "two classes; for validation raise dataset.validation"
+                "two classes; for the validation split, raise dataset.validation"
             )
         # For each digit: where its class begins in by_class_N, the size of this class, and the
         # number of digits of other classes.
@@ -182,7 +186,7 @@ class PairSource:
         self.used_5 = torch.arange(USED_DRAWS, device=self.labels_N.device)
 
     def compose_pairs(self, k_B: Tensor) -> Pairs:
-        """Compose some examples of the sequence.
+        """Compose the examples with the given numbers.
 
         Example k shows digit k modulo N, and over it a random digit of another class. Both are
         shifted independently. Their intensities are added and clipped at 255.
@@ -198,7 +202,7 @@ class PairSource:
     def draw_pairs(self, k_B: Tensor) -> PairDraws:
         """Draw the random choices of some examples.
 
-        This takes many small operations, so that it is fastest for a whole epoch at once.
+        This takes many small operations, so a call for a whole epoch is fastest.
 
         Args:
             k_B: Numbers of the examples, int64 [B].
@@ -219,7 +223,7 @@ class PairSource:
         """Compose the images of pairs, and separate images of their digits.
 
         Args:
-            drawn: The random choices, as `draw_pairs` returns them.
+            drawn: The random choices from `draw_pairs`.
         """
         shape = drawn.address_BL.shape
         digits_BLCHW = copy_windows(self.windows, drawn.address_BL.flatten()).unflatten(0, shape)
@@ -228,10 +232,10 @@ class PairSource:
     def compose_images(self, drawn: PairDraws) -> Tensor:
         """Compose only the images of pairs, in about two thirds of the time of `compose_drawn`.
 
-        This is fastest for about 1,000 examples at once; more of them do not fit into the cache.
+        A call for about 1,000 examples is fastest; more examples do not fit into the cache.
 
         Args:
-            drawn: The random choices, as `draw_pairs` returns them.
+            drawn: The random choices from `draw_pairs`.
 
         Returns:
             The composed images, uint8 [B, C, H, W].
@@ -240,7 +244,7 @@ class PairSource:
         return _add_clipped(copy_windows(self.windows, below_B), copy_windows(self.windows, over_B))
 
     def _draw_partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
-        """Choose for each digit one of another class, all with equal probability."""
+        """Choose a digit of another class for each digit, with equal probabilities."""
         start_B, count_B, others_B = self.classmates_N3.index_select(0, first_B).unbind(1)
         rank_B = choose_integers(others_B, draw_B)
         return _take_values(
@@ -249,12 +253,12 @@ class PairSource:
 
 
 def _take_values(values_N: Tensor, index: Tensor) -> Tensor:
-    """Return values_N[index] for an index of any shape, by the faster `index_select`."""
+    """Return values_N[index] for an index of any shape, in less time than by indexing."""
     return values_N.index_select(0, index.flatten()).view_as(index)
 
 
 def _add_clipped(one: Tensor, other: Tensor) -> Tensor:
-    """Add bytes and clip the sums at 255, without a wider type.
+    """Add uint8 tensors and clip the sums at 255; all intermediate results are uint8 too.
 
     `~one` is 255 - one, the most that can be added to `one` without an overflow.
     """
@@ -265,18 +269,18 @@ def _add_clipped(one: Tensor, other: Tensor) -> Tensor:
 class ComposedPairs(DeviceSplit):
     """Batches of pairs that are composed when they are needed.
 
-    A training epoch has as many pairs as the split has digits, N. They repeat after `pairs` epochs,
-    so that there are N * pairs different ones: 60 million for MNIST and 1,000 epochs.
+    A training epoch has N pairs, one for each digit of the split. The same pairs come again after
+    `pairs` epochs. So there are N * pairs different pairs: 60 million for MNIST and pairs = 1,000.
 
     Args:
         examples: The digits, images [N, C, H, W] and labels [N], on the training device.
-        split: The split to which they belong.
+        split: The split of the digits.
         seed: Seed of the data set, which is the same for all cells.
         margin: Pixels that are added on each side of a digit's image.
         shift: Largest shift of a digit in pixels, in both axes.
         pairs: Training pairs per digit.
-        test_examples: How many pairs are tested, from the start of the sequence of the test digits.
-            Validation has one pair per digit that is held out.
+        test_examples: How many test pairs are used: the first pairs of their sequence. Validation
+            has one pair for each held-out digit.
 
     Raises:
         ConfigError: If all digits are of one class.
@@ -305,8 +309,8 @@ class ComposedPairs(DeviceSplit):
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Draw the pairs of an epoch; see `DeviceSplit.prepare_epoch`.
 
-        Which pairs an epoch has depends only on its number. The seed of the cell only decides
-        their order.
+        The pairs of an epoch depend only on the number of the epoch. The seed of the cell decides
+        the order of the pairs.
         """
         first = (epoch % self.pairs) * len(self)
         drawn = self.source.draw_pairs(torch.arange(first, first + len(self), device=self.device))

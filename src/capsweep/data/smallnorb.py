@@ -1,8 +1,8 @@
 """Readers of smallNORB (LeCun, Huang, Bottou 2004), stereo pairs in NYU's binary matrix format.
 
 The header of a matrix is little-endian int32: a magic number for the type, the number of
-dimensions, and at least three sizes (1 for unused ones). The numbers follow, last dimension
-fastest.
+dimensions, and at least three sizes (1 for an unused dimension). Then come the numbers. The index
+of the last dimension changes fastest.
 """
 
 import gzip
@@ -24,7 +24,7 @@ PREFIXES = {
 }
 TYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
 IMAGES = tuple(f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("dat", "cat"))
-LEAST_DIMENSIONS = 3  # sizes in the header, even of a matrix with fewer dimensions
+LEAST_DIMENSIONS = 3  # least number of sizes in the header, even for fewer dimensions
 PAIR = (2, 96, 96)  # shape of a stereo pair: left and right camera, rows, columns
 NUM_CLASSES = 5
 ENDINGS = (".mat.gz", ".mat")
@@ -33,27 +33,27 @@ INFOS = {split: f"{prefix}-info" for split, prefix in PREFIXES.items()}
 
 
 class SmallNorbReader(OfficialReader):
-    """A reader of smallNORB's `dat` and `cat` files, which halves the size of the images.
+    """A reader of smallNORB's `dat` (images) and `cat` (classes) files.
 
-    The files may be `.mat.gz` or `.mat`.
+    The height and the width of the images are halved. The files may be `.mat.gz` or `.mat`.
     """
 
     name = "smallnorb"
     publisher = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 
     def decode_files(self, folder: str) -> Decoded:
-        """Read the splits, stereo pairs of half the size, uint8 [N, 2, 48, 48].
+        """Read the splits, with stereo pairs of halved height and width, uint8 [N, 2, 48, 48].
 
         Args:
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If a file is missing or is not the declared one.
+            DataError: If a file is missing or its hash is not the declared one.
         """
         files = self.read_verified(folder, IMAGES, *ENDINGS)
         images = {}
         for split, prefix in PREFIXES.items():
-            # The full-size pairs (448 MB) get no name, and so are freed before the next split.
+            # No variable keeps the full-size pairs (448 MB), so that they are freed in this line.
             images_NCHW = halve_images(parse_matrix(*files.pop(f"{prefix}-dat"), *PAIR))
             path, data = files[f"{prefix}-cat"]
             labels_N = parse_matrix(path, data)
@@ -83,7 +83,7 @@ def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
     """Parse a matrix in NYU's format.
 
     Args:
-        path: Name of the file, for messages; its bytes are decompressed if it ends in .gz.
+        path: Name of the file, for messages. If it ends in .gz, `data` is decompressed first.
         data: Verified bytes of the file.
         *shape: Shape of each element of the first dimension.
 
@@ -91,7 +91,7 @@ def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
         The matrix [N, *shape], in the type that its header declares.
 
     Raises:
-        DataError: If the bytes are not such a matrix.
+        DataError: If the bytes are not a matrix in this format.
     """
     with report_undecodable(path):
         data = gzip.decompress(data) if path.suffix == ".gz" else data
@@ -105,16 +105,17 @@ class NovelViewpoints(Reader):
 
     Training images are the official training images of the familiar viewpoints. Test images are the
     official test images of the other viewpoints. Validation images are the official TEST images of
-    the familiar viewpoints. They show toys that training does not show, and the protocol of "Matrix
-    capsules with EM routing" compares networks that have the same error on them.
+    the familiar viewpoints. These images show toys that are not in the training images. In the
+    protocol of "Matrix capsules with EM routing", networks are compared at the same validation
+    error.
 
     Args:
-        sha256: The sha256 of the `.mat.gz` files, those named `info` included, by their names
-            without ending.
-        sha256_plain: The sha256 of the same files decompressed, where known.
+        sha256: The sha256 of the `.mat.gz` files, including the `info` files. Keys are the names of
+            the files without ending.
+        sha256_plain: The sha256 of the decompressed files, as far as they are known.
         folders: Folders below the data folder in which to look for the files.
-        viewpoint: "azimuth" or "elevation".
-        familiar: The codes of the viewpoints that are trained on.
+        viewpoint: Angle of the camera that decides what is familiar: "azimuth" or "elevation".
+        familiar: The codes of the angles whose images are used in training.
     """
 
     def __init__(
@@ -126,8 +127,9 @@ class NovelViewpoints(Reader):
         familiar: Sequence[int],
     ) -> None:
         self.files = SmallNorbReader(sha256, folders, sha256_plain)
+        # Without the hashes of `info` files, so that all viewpoints share one file in the cache.
         hashes = [{n: group[n] for n in IMAGES if n in group} for group in (sha256, sha256_plain)]
-        self.images = SmallNorbReader(hashes[0], folders, hashes[1])  # one cache for all viewpoints
+        self.images = SmallNorbReader(hashes[0], folders, hashes[1])
         self.column, self.familiar = INFO.index(viewpoint), list(familiar)
 
     def read(self, folder: str) -> Splits:

@@ -1,1 +1,1 @@
-"""The laboratory: questions to trained cells, and benchmarks. The product imports none of it."""
+"""The laboratory: evaluations of trained cells, and benchmarks. No other package depends on it."""

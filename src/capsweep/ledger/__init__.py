@@ -1,1 +1,1 @@
-"""The ledger, which stores finished and failed cells, keyed by signature. It imports no torch."""
+"""The ledger, which stores finished and failed cells by signature. The package imports no torch."""

@@ -1,8 +1,8 @@
-"""Causes of failures: their texts and kinds; also the differences between two configurations.
+"""The causes of failures and their kinds, and the differences between two configurations.
 
-A cause is one line that begins with the name of an exception's type, which decides the kind of the
-failure. The exception is the one that was raised, or one that it was raised from. A failed cell is
-retried unless the same code would certainly fail again.
+A cause is one line. It begins with the name of an exception type, and the type decides the kind of
+the failure. The exception is the raised exception or an earlier exception that led to it. A failed
+cell is retried unless the same code would certainly fail again.
 """
 
 import builtins
@@ -19,7 +19,7 @@ Status = Literal["done", "stale", "failed", "stopped", "running", "missing"]
 
 
 class CauseKind(StrEnum):
-    """The kind of a failure; reports group failures by it."""
+    """The kind of a failure. Reports group failures by kind."""
 
     OUT_OF_MEMORY = "out of memory"  # of a GPU, a process or a node
     NOT_FINITE = "NaN"  # a loss or metric was not finite
@@ -28,7 +28,7 @@ class CauseKind(StrEnum):
     STORAGE = "storage"  # a disk or an object store failed
     NODE = "node"  # the node cannot run cells
     CODE = "code"  # an error of the code or of the configuration
-    UNKNOWN = "unknown"  # a type of exception without a kind
+    UNKNOWN = "unknown"  # any other type of exception
 
 
 NODE_MEMORY = "OutOfMemory: Ray ended the worker because its node ran out of memory"
@@ -36,14 +36,14 @@ NODE_MEMORY = "OutOfMemory: Ray ended the worker because its node ran out of mem
 # Kinds with which the same code fails again on the same configuration.
 DETERMINISTIC = frozenset({CauseKind.NOT_FINITE, CauseKind.CODE})
 
-# Names of exception types by kind; any other type has the kind of its nearest base class.
+# Names of exception types by kind. Any other type has the kind of its nearest base class.
 TYPES = {
     CauseKind.LOST: ("WorkerLost",),
     CauseKind.NODE: ("NodeError",),
     CauseKind.OUT_OF_MEMORY: ("OutOfMemory", "OutOfMemoryError", "MemoryError"),
     CauseKind.STORAGE: ("StoreError", "OSError"),
     CauseKind.NOT_FINITE: ("NonFiniteLossError",),
-    # JSONDecodeError: a file that is being written, or is incomplete.
+    # JSONDecodeError: the file is incomplete, or another process is writing it now.
     CauseKind.DATA: ("DataError", "JSONDecodeError", "UnicodeError"),
     CauseKind.CODE: (
         *("UserError", "ConfigError", "AccuracyNotReachedError", "ArithmeticError"),
@@ -58,9 +58,9 @@ def describe_cause(error: BaseException) -> str:
     """Describe the cause of a failure in one line.
 
     Returns:
-        Type and message of one exception: the first in the chain whose kind is neither CODE nor
-        UNKNOWN, or if there is none, the raised exception. If the two differ, the raised exception
-        follows in brackets.
+        Type and message of the deciding exception. This is the first exception in the chain whose
+        kind is neither CODE nor UNKNOWN. If there is no such exception, the raised exception
+        decides. If an earlier exception decides, the raised exception follows in brackets.
     """
     lines = [_describe_error(link) for link in _walk_chain(error)]
     external = (
@@ -71,7 +71,10 @@ def describe_cause(error: BaseException) -> str:
 
 
 def _walk_chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, then each exception that it was raised from or while handling."""
+    """Yield an exception, then the exception that led to it, and so on back to the first exception.
+
+    The earlier exception is the `__cause__` or, if this is not suppressed, the `__context__`.
+    """
     visited: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in visited:
@@ -96,16 +99,16 @@ def describe_lost_worker(why: str) -> str:
 def is_lost_worker(cause: str) -> bool:
     """Return whether a cell failed because its worker process ended.
 
-    The cell may not be at fault: if a node has no memory left, Ray ends the node's newest worker,
-    even if another worker took the memory.
+    The cell may not be the reason: if a node has no memory left, Ray ends the newest worker of the
+    node, even if another worker took the memory.
     """
     return classify_cause(cause) == CauseKind.LOST or cause == NODE_MEMORY
 
 
 def classify_cause(cause: str) -> CauseKind:
-    """Return the kind of a failure, by the type at the beginning of its cause."""
+    """Return the kind of a failure, given its cause, which begins with an exception type."""
     name = cause.partition(":")[0]
-    # KINDS has our types and torch's; Python's types are classified by their base classes.
+    # KINDS has our types and torch's types. Python's types are classified by their base classes.
     known = getattr(builtins, name, None)
     names = [base.__name__ for base in known.__mro__] if isinstance(known, type) else [name]
     kind = next((KINDS[base] for base in names if base in KINDS), CauseKind.UNKNOWN)
@@ -120,12 +123,12 @@ def find_differences(
 ) -> dict[str, tuple[Any, Any]]:
     """Find the leaf keys in which two science configurations differ.
 
-    A configuration that is older than an option counts as having it at its neutral value, as in its
-    signature.
+    If a configuration is older than an option, the option counts as set to its neutral value. The
+    signature of the configuration uses the same rule.
 
     Returns:
-        Each such key, sorted, with its value in `here` and in `there`; None: the key does not
-        exist.
+        The keys that differ, sorted, each with its value in `here` and its value in `there`. A
+        value is None if the key does not exist.
     """
     ours, theirs = flatten(here), flatten(there)
     keys = sorted(ours.keys() | theirs.keys())
@@ -134,14 +137,15 @@ def find_differences(
 
 
 def value_of(leaves: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a leaf key.
+    """Return the value of a leaf key, or its neutral value if the configuration lacks the key.
 
     Args:
         leaves: The leaves of a configuration, by dotted key.
         key: A dotted key.
 
     Returns:
-        The value; if the key is absent and its group is not, its neutral value; else None.
+        The value. If the key is absent but other keys of its group exist, the neutral value of the
+        key. None: the whole group is absent, or the key has no neutral value.
     """
     if key in leaves or key not in NEUTRAL:
         return leaves.get(key)

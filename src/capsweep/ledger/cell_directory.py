@@ -32,10 +32,10 @@ RESUME = "resume.ckpt"
 class CellDirectory:
     """The folder of a cell, with methods that write its files.
 
-    Files are written atomically; only the files of rows grow line by line.
+    Each file is written atomically, except metrics.jsonl and steps.jsonl, which grow line by line.
 
-    On a disk the folder is the cell's final place in the ledger, so that the checkpoint of a killed
-    run stays there.
+    If the ledger is on a disk, the cell is written directly into its final folder in the ledger, so
+    that the checkpoint of a killed run stays there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,14 +59,14 @@ class CellDirectory:
         write_json(self.path / "provenance.json", provenance)
 
     def read_provenance(self) -> dict[str, Any]:
-        """Read the provenance of the cell; it is empty before `start`."""
+        """Read the provenance of the cell, or return an empty one before `start`."""
         path = self.path / "provenance.json"
         if not path.exists():
             return {}
         return stored_files.parse_json(path.read_bytes(), str(path), AGAIN, Provenance)
 
     def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Replace metrics.jsonl or steps.jsonl, with one line per row."""
+        """Replace metrics.jsonl or steps.jsonl by a file with one line per row."""
         write_text(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
 
     def append_row(self, name: str, row: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ class CellDirectory:
         """Do nothing: on a disk, the checkpoint is already in the ledger."""
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Write result.json, which finishes the cell, and return the result in the ledger."""
+        """Write result.json, which finishes the cell, and return the stored result."""
         finished = self._with_digests(result)
         write_json(self.path / RESULT, finished)
         self.resume_checkpoint.unlink(missing_ok=True)
@@ -96,7 +96,7 @@ class CellDirectory:
     def _with_digests(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Add the digests of the cell's files to a result.
 
-        Files below evals/ have no digest, since they may be written again later.
+        Files in evals/ have no digest, because later evaluations may write them again.
         """
         names = (path.name for path in self.path.iterdir() if path.is_file())
         final = sorted(name for name in names if name not in (RESULT, RESUME) and name[0] != ".")
@@ -114,46 +114,47 @@ class CellDirectory:
 class RepeatedDirectory(CellDirectory):
     """The folder of a finished cell that runs again.
 
-    The folder is next to the earlier folder, which remains valid until the new cell is finished.
-    Then the earlier folder is moved below `superseded/`.
+    The new folder is next to the folder of the earlier cell. The earlier cell remains valid until
+    the new cell is finished. Then the earlier folder is moved into `superseded/`.
 
     Attributes:
-        place: The cell's place in the ledger.
-        kept: The folder that will hold the earlier cell.
+        final_path: The cell's final folder in the ledger.
+        superseded_path: The folder to which the earlier cell will be moved.
     """
 
     def __init__(self, ledger: Path, signature: str) -> None:
-        self.place = ledger / folder_of(signature)
-        self.kept = ledger / "superseded" / signature / secrets.token_hex(4)
-        super().__init__(self.place.with_name(f".{signature}.again"))
+        self.final_path = ledger / folder_of(signature)
+        self.superseded_path = ledger / "superseded" / signature / secrets.token_hex(4)
+        super().__init__(self.final_path.with_name(f".{signature}.again"))
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Finish the new cell, and exchange it with the earlier one.
+        """Finish the new cell, and put its folder in the place of the earlier folder.
 
-        If the process is killed between the two renames, `recover_cell` completes the exchange.
+        If the process is killed between the two renames, `recover_cell` does the second rename.
         """
         finished = super().finish(result)
-        self.kept.parent.mkdir(parents=True, exist_ok=True)
-        self.place.rename(self.kept)
-        self.path.rename(self.place)
+        self.superseded_path.parent.mkdir(parents=True, exist_ok=True)
+        self.final_path.rename(self.superseded_path)
+        self.path.rename(self.final_path)
         return finished
 
 
 class StagedDirectory(CellDirectory):
-    """The local folder of a cell whose ledger is an object store, which gets only complete files.
+    """The local folder of a cell whose ledger is an object store.
 
-    Each run of a cell has a separate folder in the store, so that two runs do not mix. The result
-    that is written first is valid.
+    Only complete files are copied to the store. Each run of a cell has a separate folder in the
+    store, so that the files of two runs do not mix. If two runs finish the cell, the first result
+    is valid.
 
     Args:
         ledger: The ledger.
         signature: The signature of the cell.
         scratch: The folder for scratch on this node.
-        replaces: Whether the new result replaces an earlier one.
+        replaces: Whether the new result replaces an earlier result.
 
     Attributes:
         folder: The cell's folder in the store.
-        attempt: The name of this run's folder in it.
+        attempt: The name of this run's folder, which is inside `folder`.
     """
 
     def __init__(self, ledger: Ledger, signature: str, scratch: Path, replaces: bool) -> None:
@@ -164,7 +165,7 @@ class StagedDirectory(CellDirectory):
         super().__init__(scratch / f"{make_scratch_prefix(signature)}{self.attempt}")
 
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
-        """Start the cell in the local folder, with the store's checkpoint if there is one."""
+        """Write the first files of the cell, and fetch the checkpoint if the store has one."""
         super().start(cell, provenance)
         self.store.remove(f"{self.folder}/{FAILURE}")
         self.store.remove(f"{self.folder}/{STOPPED}")
@@ -180,7 +181,7 @@ class StagedDirectory(CellDirectory):
                 self.store.copy_from(f"{self.folder}/{name}", self.path / name)
 
     def update_provenance(self, provenance: Mapping[str, Any]) -> None:
-        """Replace the provenance, in the store too."""
+        """Replace the provenance in the local folder and in the store."""
         super().update_provenance(provenance)
         self._show_files("provenance.json")
 
@@ -189,9 +190,10 @@ class StagedDirectory(CellDirectory):
         self.store.copy_from(f"{self.folder}/{RESUME}", self.resume_checkpoint)
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy the cell to the store, its result last, and return the result that is valid there.
+        """Copy the cell to the store, result.json last, and return the valid result.
 
-        Nothing is copied if another run has finished the cell in the meantime.
+        If another run has finished the cell in the meantime, nothing is copied, and the valid
+        result is the result of the other run.
         """
         first = None if self.replaces else self.ledger.read_result(self.signature)
         if first is None:
@@ -206,22 +208,24 @@ class StagedDirectory(CellDirectory):
         return dict(result) if first is None else first
 
     def write_failure(self, error: BaseException) -> None:
-        """Write error.txt, in the store too, with the rows so far."""
+        """Write error.txt, and copy it to the store, together with the rows so far."""
         super().write_failure(error)
         self._show_files(FAILURE, METRICS, POINTS)
 
     def close(self) -> None:
-        """Remove the local folder; the next run takes its checkpoint from the store."""
+        """Remove the local folder; the next run takes the checkpoint from the store."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirectory:
-    """Return the folder for a run of a cell; an earlier result stays valid until the run finishes.
+    """Return the folder for a run of a cell.
+
+    If the cell has a result, that result stays valid until the new run finishes.
 
     Args:
         ledger: The ledger.
         signature: The signature of the cell.
-        scratch: The folder for scratch on this node, used if the ledger is an object store.
+        scratch: The folder for scratch on this node. It is used if the ledger is an object store.
     """
     replaces = ledger.read_result(signature) is not None
     if ledger.disk is None:
@@ -232,8 +236,11 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
 
 
 def recover_cell(ledger: Ledger, signature: str) -> None:
-    """Move a repeated cell to its final place, if its process was killed before it did so."""
+    """Move a finished repeated cell to its final folder, if this was not done yet.
+
+    This is needed if the process was killed between the renames of `RepeatedDirectory.finish`.
+    """
     if ledger.disk is not None:
         cell = RepeatedDirectory(ledger.disk, signature)
-        if not cell.place.exists() and (cell.path / RESULT).exists():
-            cell.path.rename(cell.place)
+        if not cell.final_path.exists() and (cell.path / RESULT).exists():
+            cell.path.rename(cell.final_path)

@@ -1,9 +1,10 @@
-"""Leases of cells: on a POSIX file system, no cell of a ledger runs twice at the same time.
+"""Leases of cells, so that two processes never run the same cell of a ledger at the same time.
 
-A process claims a cell by a file `claims/SIGNATURE.GENERATION`, which it creates by an exclusive
-link. A process that takes over from a dead owner creates the next generation, and again only one
-process can. No claim is renamed, and clocks of different machines are never compared. Durations are
-measured by a monotonic clock, so setting a clock back does not break a lease.
+Leases need a POSIX file system. A process claims a cell by a hard link, which creates the file
+`claims/SIGNATURE.GENERATION` and fails if the file exists. If the owner has ended, another process
+takes the cell over by creating the file of the next generation. Again, only one process can create
+this file. Claims are never renamed, and clocks of different machines are never compared. Durations
+are measured with a monotonic clock, so a lease remains valid if the system clock is set back.
 """
 
 import json
@@ -25,8 +26,8 @@ from capsweep.storage.files import read_plain_file, remove_path, write_text
 from capsweep.storage.scratch import identify_machine, read_start_time
 
 BEAT_SECONDS = 10.0
-LEASE_SECONDS = 60.0  # without a beat; NFS may show a beat some seconds late
-SETTLED_SECONDS = 3600.0  # a file that was not changed for so long is abandoned
+LEASE_SECONDS = 60.0  # a lease ends after this time without a beat; NFS may show beats late
+SETTLED_SECONDS = 3600.0  # a file that was not changed for this time counts as abandoned
 NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,18})")  # see `claim_path`
 
 
@@ -35,68 +36,68 @@ class ClaimedElsewhereError(RuntimeError):
 
 
 class ClaimLostError(RuntimeError):
-    """Another process took the cell over, because this one wrote no beat for LEASE_SECONDS."""
+    """Another process took the cell over: this process wrote no beat for LEASE_SECONDS."""
 
 
 class Owner(Record):
     """The process that owns a claim."""
 
-    host: str  # name of its host
-    machine: str  # the boot and the namespace of process ids, see `identify_machine`
+    host: str  # name of the host
+    machine: str  # identity of the boot and of the namespace of process ids
     pid: Count  # process id
-    started: str  # when the process was started, since process ids are used again
+    started: str  # start time of the process, because process ids are reused
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
     @property
     def is_alive(self) -> bool:
-        """Whether the owner certainly runs; False for a process of another machine."""
+        """Whether the owner certainly runs; False if the owner is on another machine."""
         return self.machine == identify_machine() and read_start_time(self.pid) == self.started
 
     @property
     def is_dead(self) -> bool:
-        """Whether the owner has certainly ended; False for a process of another machine."""
+        """Whether the owner has certainly ended; False if the owner is on another machine."""
         return self.machine == identify_machine() and read_start_time(self.pid) != self.started
 
 
 class Claim(Record):
     """One generation of the claim on a cell.
 
-    Signature and generation are in the name of its file, owner and beat in the content.
+    The name of the claim's file has signature and generation. The content has owner and beat.
     """
 
-    signature: str  # of the cell
-    generation: Count  # 1 for the first owner, one more for each process that took over
+    signature: str  # signature of the cell
+    generation: Count  # 1 for the first owner, plus 1 for each process that took over
     owner: Owner  # the process that runs the cell
-    beat: Count  # a counter; it grows while the owner lives, at least once in LEASE_SECONDS
+    beat: Count  # a counter, which a living owner increases at least once in LEASE_SECONDS
 
     @property
     def last_sign(self) -> str:
         """A text that changes with the owner and with every beat.
 
-        If it is the same in two readings of a claim, the owner wrote no beat between them.
+        If a claim is read twice and the text is equal, the owner wrote no beat in the meantime.
         """
         owner = self.owner
         return f"{self.generation} {self.beat} {owner.machine} {owner.pid} {owner.started}"
 
 
 def get_current_owner() -> Owner:
-    """Return this process as an owner of claims."""
+    """Return an `Owner` that describes this process."""
     pid = os.getpid()
     started = read_start_time(pid) or ""
     return Owner(host=socket.gethostname(), machine=identify_machine(), pid=pid, started=started)
 
 
 def read_claims(ledger: Path) -> dict[str, Claim]:
-    """Read the newest claim of every claimed cell, whether its owner lives or not."""
+    """Read the newest claim of every claimed cell, even if the owner has ended."""
     newest = {signature: numbers[-1] for signature, numbers in _list_generations(ledger).items()}
     claims = (_read_generation(ledger, *place) for place in newest.items())
     return {claim.signature: claim for claim in claims if claim is not None}
 
 
 def read_claim(ledger: Path, signature: str) -> Claim | None:
-    """Read the newest claim of a cell, whether its owner lives or not."""
+    """Read the newest claim of a cell, even if the owner has ended; None: no claim."""
     generations = _list_generations(ledger).get(signature)
     return _read_generation(ledger, signature, generations[-1]) if generations else None
 
@@ -114,10 +115,10 @@ def _list_generations(ledger: Path) -> dict[str, list[int]]:
 
 
 def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | None:
-    """Read one generation of a claim; None if it was released.
+    """Read one generation of a claim, or return None if the claim was released.
 
     A damaged file counts as a claim of an unknown owner. If the owner lives, the next beat replaces
-    the file; else the claim expires.
+    the file. If not, the claim expires.
     """
     path = claim_path(ledger, signature, generation)
     name: dict[str, Any] = {"signature": signature, "generation": generation}
@@ -131,7 +132,7 @@ def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | N
 
 
 def claim_path(ledger: Path, signature: str, generation: int) -> Path:
-    """Return the path of a claim's file."""
+    """Return the path of a claim's file, `claims/SIGNATURE.GENERATION` in the ledger."""
     return ledger / "claims" / f"{signature}.{generation:06d}"
 
 
@@ -148,7 +149,7 @@ def remove_dead_claim(ledger: Path, claim: Claim) -> None:
 
 
 class Lease:
-    """A claim of this process, which a thread keeps alive until it is released.
+    """A claim of this process on a cell. A thread writes beats until `release` is called.
 
     Attributes:
         is_lost: Whether another process has taken the cell over.
@@ -167,7 +168,7 @@ class Lease:
             raise ClaimLostError(f"cell {self.signature} was taken over by another process")
 
     def release(self) -> None:
-        """Stop the thread, and remove this claim and those of earlier owners."""
+        """Stop the thread, and remove this claim and the claims of earlier owners."""
         self._released.set()
         self._thread.join()
         for generation in _list_generations(self.ledger).get(self.signature, ()):
@@ -198,7 +199,8 @@ def take_lease(ledger: Path, signature: str, dead_claim: str = "") -> Lease:
     Args:
         ledger: The ledger's folder.
         signature: The signature of the cell.
-        dead_claim: The last sign of a claim whose owner is known to be dead; "": none.
+        dead_claim: `Claim.last_sign` of a claim whose owner is known to have ended. This claim may
+            be taken over. "": no such claim.
 
     Raises:
         ClaimedElsewhereError: If another process runs the cell.
@@ -213,9 +215,10 @@ def take_lease(ledger: Path, signature: str, dead_claim: str = "") -> Lease:
 
 
 def _create_claim_file(path: Path) -> bool:
-    """Create a claim's file with its content; return False if it exists already.
+    """Create the file of a claim of this process; return False if the file exists already.
 
-    A hard link makes the complete file appear at once, and fails if the name exists.
+    The content is written to a temporary file, and a hard link then gives the file its final name.
+    So no other process sees an incomplete claim. The link fails if the final name exists.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     _write_claim(temporary)
@@ -235,7 +238,8 @@ def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Ite
     Args:
         ledger: The ledger's folder; None: the ledger is an object store, which has no claims.
         signature: The signature of the cell.
-        dead_claim: As in `take_lease`.
+        dead_claim: `Claim.last_sign` of a claim whose owner is known to have ended, and which may
+            be taken over. "": no such claim.
 
     Yields:
         The lease; None if `ledger` is None.
@@ -251,16 +255,20 @@ def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Ite
 
 
 class LeaseMonitor:
-    """A monitor that finds claims of dead owners by the clock of this process alone."""
+    """A monitor that finds claims whose owner has ended. It uses only the clock of this process.
+
+    Args:
+        clock: Returns the present time in seconds. The time never goes back.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._seen: dict[str, tuple[Claim, float]] = {}
 
     def is_dead(self, claim: Claim) -> bool:
-        """Return whether the owner has ended, or has written no beat for LEASE_SECONDS.
+        """Return whether a claim's owner has ended, or has written no beat for LEASE_SECONDS.
 
-        The time counts from the first call that saw the claim in this state.
+        The time is measured from the first call that saw the claim with its present beat.
         """
         if claim.owner.is_dead:
             return True

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # Scores [M, N] and labels, [M] or [M, L]: M test examples, N classes, L classes of one image.
 Predictions: TypeAlias = "tuple[np.ndarray, np.ndarray]"
 
-READERS = 32  # threads; an object store answers slowly, but answers many requests at once
-FEW = 8  # for more cells, an object store is listed as a whole, 1,000 names per request
+READERS = 32  # threads; an object store is slow, but serves many requests at the same time
+FEW = 8  # for more cells, the whole object store is listed first, 1,000 names per request
 STOPPED = "stopped.json"  # says that a search ended the cell
 POINT_LOSS = "train/loss_step"  # key of steps.jsonl: mean loss of the steps since the last point
 EVALUATIONS = "evals"  # the folder of a cell for the files of evaluations
@@ -51,10 +51,10 @@ class Entry:
     """The state of a cell in the ledger."""
 
     status: Status  # "missing" if the ledger has nothing about the cell
-    result: dict[str, Any] | None = None  # of a cell that is done or stale
-    cause: str | None = None  # of a failed cell: why, in one line
-    owner: str | None = None  # of a running cell: its process
-    package: str | None = None  # of a failed cell: the hash of the code that failed; None: unknown
+    result: dict[str, Any] | None = None  # the result of a cell that is done or stale
+    cause: str | None = None  # why a failed cell failed, in one line
+    owner: str | None = None  # the process of a running cell
+    package: str | None = None  # hash of the code with which a cell failed; None: unknown
 
 
 class Ledger:
@@ -75,12 +75,12 @@ class Ledger:
         return self.store.path if isinstance(self.store, Disk) else None
 
     def read_entry(self, signature: str) -> Entry:
-        """Read the state of a cell; a damaged result counts as failed, with the damage as cause."""
+        """Read the state of a cell. A cell with a damaged result counts as failed."""
         claimed = None if self.disk is None else lease.read_claim(self.disk, signature)
         return self._make_entry(signature, claimed)
 
     def read_entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
-        """Return the state of each of many cells, keyed by signature; see `read_entry`."""
+        """Read the states of cells in parallel, and return them keyed by signature."""
         names = list(dict.fromkeys(signatures))
         if self.disk is not None:
             claims = self.read_claims()
@@ -91,35 +91,40 @@ class Ledger:
             return dict(zip(names, entries, strict=True))
 
     def read_cell_entries(self, cells: Iterable[Cell]) -> dict[str, Entry]:
-        """Return the state of each cell, keyed by signature, after a check by `judge`."""
+        """Return the state of each cell, keyed by signature.
+
+        `judge` compares each result with the cell's configuration and with the code of this
+        program.
+        """
         by_signature = {cell.signature: cell for cell in cells}
         entries = self.read_entries(by_signature).items()
         return {name: self.judge(name, entry, by_signature[name].config) for name, entry in entries}
 
     def judge(self, signature: str, entry: Entry, config: Mapping[str, Any]) -> Entry:
-        """Return the state of a cell after checking its result against its configuration.
+        """Return the state of a cell after a check of the result against the configuration.
 
-        A result whose number of epochs does not fit the configuration counts as failed. A result of
-        other code than today's, or of unrecorded code, is stale.
+        If the number of epochs does not fit the configuration, the cell counts as failed. If the
+        code that decides the numbers has changed since the run, or was not recorded, the cell is
+        stale.
 
         Args:
             signature: The signature of the cell.
-            entry: Its state, as `read_entry` returned it.
-            config: Its configuration.
+            entry: The state of the cell, as `read_entry` returned it.
+            config: The configuration of the cell.
         """
         if entry.status != "done" or entry.result is None:
             return entry
         declared, epochs = config["epochs"], entry.result.get("epochs", config["epochs"])
         if epochs > declared or (epochs < declared and config.get("stop_accuracy") is None):
             where = join(self.store.root, f"{folder_of(signature)}/{RESULT}")
-            why = f"it has {epochs} epochs, its cell {declared}"
+            why = f"it has {epochs} epochs, but its configuration says {declared}"
             return Entry("failed", cause=str(stored_files.damage_error(where, why, REMOVE)))
         code = entry.result.get("code", {}).get("numerics")
         is_current = code == code_identity.hash_numerics(config)
         return entry if is_current else Entry("stale", entry.result)
 
     def read_claims(self) -> dict[str, Claim]:
-        """Read the newest claim of every claimed cell, whether its owner lives or not."""
+        """Read the newest claim of every claimed cell, even if the owner has ended."""
         return {} if self.disk is None else lease.read_claims(self.disk)
 
     def list_signatures(self, prefix: str = "") -> list[str]:
@@ -145,7 +150,7 @@ class Ledger:
         Args:
             signature: The signature of the cell.
             name: The path of the file in the cell's folder.
-            result: The result of the cell, if the caller has it; None: it is read.
+            result: The result of the cell, if the caller has read it; None: this method reads it.
 
         Raises:
             DamageError: If the file was changed after the cell finished.
@@ -155,9 +160,9 @@ class Ledger:
     def _read_located(
         self, signature: str, name: str, result: Mapping[str, Any] | None
     ) -> tuple[bytes | None, str]:
-        """Read a file of a cell, as `read` does, and return it with its path or URL."""
+        """Return the content of a file of a cell, as `read` does, and the file's path or URL."""
         result = result or self.read_result(signature) or {}
-        # The result is outside its attempt's folder, and `read_result` checked its digest.
+        # result.json is not in an attempt's folder, and `read_result` checks the digest in it.
         is_result = name == RESULT
         folder = folder_of(signature) if is_result else self._find_folder(signature, result)
         known = None if is_result else result.get(DIGESTS, {}).get(name)
@@ -181,21 +186,21 @@ class Ledger:
         return join(self.store.root, path)
 
     def _find_folder(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
-        """Return the folder of a cell's files, which in an object store is an attempt's folder."""
+        """Return the folder of a cell's files; in an object store, the folder of an attempt."""
         if self.disk is not None:
             return folder_of(signature)
         result = (self.read_result(signature) or {}) if result is None else result
         return "/".join(filter(None, (folder_of(signature), result.get("attempt"))))
 
     def read_result(self, signature: str) -> dict[str, Any] | None:
-        """Return the result of a finished cell, or None if there is none or it is damaged."""
+        """Return the result of a finished cell, or None if it is absent or damaged."""
         try:
             return self.read_result_or_raise(signature)
         except DamageError:
             return None
 
     def read_result_or_raise(self, signature: str) -> dict[str, Any] | None:
-        """Return the result of a finished cell, or None if there is none.
+        """Return the result of a finished cell, or None if it is absent.
 
         Raises:
             DamageError: If the result is damaged.
@@ -211,7 +216,7 @@ class Ledger:
 
         Args:
             signature: The signature of the cell.
-            result: As in `read`.
+            result: The result of the cell, if the caller has read it; None: this method reads it.
 
         Raises:
             DamageError: If the file is damaged, or has the configuration of another cell.
@@ -226,7 +231,7 @@ class Ledger:
 
         Args:
             signature: The signature of the cell.
-            result: As in `read`.
+            result: The result of the cell, if the caller has read it; None: this method reads it.
 
         Raises:
             DamageError: If the file is damaged, or belongs to another cell.
@@ -237,12 +242,13 @@ class Ledger:
     def read_rows(self, signature: str, name: str = METRICS) -> list[dict[str, Any]]:
         """Read the rows of a file of a cell, sorted by epoch or step.
 
-        If several rows have the same epoch or step, the last one counts. An incomplete last line,
-        which a killed process leaves, is left out.
+        If several rows have the same epoch or step, only the last of them is returned. A killed
+        process may leave an incomplete last line, which is left out.
 
         Args:
             signature: The signature of the cell.
-            name: METRICS, with a row per epoch, or POINTS, with a row per some steps.
+            name: METRICS: metrics.jsonl, with a row per epoch. POINTS: steps.jsonl, with several
+                rows per epoch.
 
         Raises:
             DamageError: If the file is damaged.
@@ -254,7 +260,12 @@ class Ledger:
         return [by_place[place] for place in sorted(by_place)]
 
     def list_files(self, signature: str, below: str = "") -> list[str]:
-        """List the names in the folder of a cell, or in its folder `below`, sorted."""
+        """List the names of the files and folders of a cell, sorted.
+
+        Args:
+            signature: The signature of the cell.
+            below: A folder in the cell's folder, which is listed instead; "": the cell's folder.
+        """
         return self.store.list_names(f"{self._find_folder(signature)}/{below}".rstrip("/"))
 
     def list_evaluations(self, signature: str) -> list[str]:
@@ -266,12 +277,12 @@ class Ledger:
 
         Args:
             signature: The signature of the cell.
-            result: As in `read`.
+            result: The result of the cell, if the caller has read it; None: this method reads it.
         """
         return join(self.store.root, self._find_folder(signature, result))
 
     def note_failure(self, signature: str, cause: str) -> None:
-        """Write error.txt of a cell whose process ended before it could do so."""
+        """Write error.txt of a cell whose process ended, unless the process wrote the file."""
         name = f"{folder_of(signature)}/{FAILURE}"
         if self.store.read(name) is None:
             self.store.write(name, f"{cause}\n".encode())
@@ -284,7 +295,8 @@ class Ledger:
         Args:
             signature: The signature of the cell.
             claimed: The newest claim on the cell; None: there is none.
-            listed: The paths of all files of the ledger, which saves requests; None: not known.
+            listed: The paths of all files of the ledger, so that absent files are not requested.
+                None: not known.
         """
         folder = folder_of(signature)
 
@@ -316,7 +328,8 @@ class Ledger:
 def fails_again(entry: Entry) -> bool:
     """Return whether a failed cell would fail again.
 
-    It would if the kind of its cause is deterministic, and the code is the same as when it failed.
+    A cell would fail again if the kind of the cause is deterministic, and if the code has not
+    changed since the failure.
     """
     if entry.status != "failed" or entry.cause is None or is_damaged(entry):
         return False

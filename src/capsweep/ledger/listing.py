@@ -18,20 +18,21 @@ from capsweep.runtime.terminal import count_of, format_command
 COLUMNS = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm, place")
 KEYS = ("dataset", "epochs", "seed")
 UNRECORDED = "an unrecorded value"
-CANDIDATES = 5  # cells that a message names if several signatures have a prefix
+CANDIDATES = 5  # cells that a message lists if several signatures begin with the typed letters
 
 
 @dataclass(frozen=True)
 class ListedCell:
-    """A cell as a user knows it: its settings, its sweep and its date.
+    """A cell with its settings, its sweep and its date, as a listing shows them.
 
     Attributes:
         signature: The signature of the cell.
-        entry: Its state.
-        leaves: The values of its science by dotted key, with the source of its data set, the sweep
-            that trained it (`train`: it was run alone) and the arm; empty: not recorded.
-        place: Its place in the grid of that sweep, without the seed; None: not recorded.
-        date: When it finished, or if it did not, when it started; None: not recorded.
+        entry: The state of the cell.
+        leaves: The settings of the cell by dotted key: its science, `dataset.source`, `sweep`
+            (the name of the sweep that trained the cell; "train": no sweep) and `arm`. Empty: not
+            recorded.
+        place: The place of the cell in the grid of the sweep, without the seed; None: not recorded.
+        date: When the cell finished. For an unfinished cell: when it started. None: not recorded.
     """
 
     signature: str
@@ -41,15 +42,16 @@ class ListedCell:
     date: datetime | None
 
     def value_of(self, key: str) -> Any:
-        """Return the value of a key, or the name of a group; None if the cell has neither."""
+        """Return the value of a key, or the name of a group such as `dataset`; None if absent."""
         value = causes.value_of(self.leaves, key)
         return self.leaves.get(f"{key}.name") if value is None else value
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The texts of COLUMNS; the last one includes the cause of a failure, or the owner.
+        """The cell's row in a listing: a text for each of COLUMNS.
 
-        An unknown value is `-`.
+        The last text includes the cause of a failed cell, or the process of a running cell. The
+        text of an unknown value is `-`.
         """
         entry, date = self.entry, None if self.date is None else self.date.astimezone()
         error = None if entry.result is None else entry.result["metrics"].get("test/error")
@@ -76,7 +78,7 @@ class ListedCell:
 
 
 def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
-    """Read what a listing shows of cells; report a damaged provenance on stderr."""
+    """Read the cells of a listing; a damaged provenance is reported on stderr."""
     entries = ledger.read_entries(signatures)
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(lambda item: _read_cell(ledger, *item), entries.items()))
@@ -85,7 +87,8 @@ def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
 def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
     read = partial(ledger.read_provenance, signature, entry.result)
     provenance = stored_files.read_if_sound(read) or {}
-    # Only the provenance of cells of earlier code lacks the science; YAML is slow to read.
+    # Only provenance that earlier versions wrote lacks the science. It is then read from
+    # config.yaml, which is slow.
     if (science := provenance.get("science")) is None:
         science = stored_files.read_if_sound(partial(ledger.read_science, signature)) or {}
     tracking = provenance.get("tracking", {})
@@ -104,7 +107,7 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
 def describe_circumstances(origin: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:
     """Describe what trained a finished cell: the hardware, the version of torch and the code.
 
-    The data is left out, since its fingerprint is part of the cell's signature.
+    The data is left out, because the signature of the cell includes the fingerprint of the data.
 
     Args:
         origin: The provenance of the cell.
@@ -119,7 +122,7 @@ def describe_circumstances(origin: Mapping[str, Any], result: Mapping[str, Any])
 
 
 def read_hardware(provenance: Mapping[str, Any]) -> str | None:
-    """Read the name of the GPU or processor that trained a cell from its provenance.
+    """Return the name of the GPU or processor that trained a cell; None: not recorded.
 
     A processor's name includes its vector instructions, because they change the rounding of sums.
     """
@@ -131,7 +134,7 @@ def read_hardware(provenance: Mapping[str, Any]) -> str | None:
 
 
 def _as_text(value: Any) -> str:
-    """Return a value as text, which is equal for 0 and 0.0, and for 32 and "32"."""
+    """Return a value as text, so that 0 and 0.0 become equal, and 32 and "32" become equal."""
     if value is None:
         return "null"
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
@@ -159,13 +162,13 @@ def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[List
             if have == {"null"} and key not in leaves:
                 raise ConfigError(overrides.describe_unknown_key(key, leaves))
             known, typed = ", ".join(sorted(have)[:9]), ",".join(sorted(wanted))
-            raise ConfigError(f"{key}={typed}: no cell has this value; there are {known}")
+            raise ConfigError(f"{key}={typed}: no cell has this value; the cells have {known}")
         selected = [cell for cell in selected if values[cell.signature] in wanted]
     return selected
 
 
 def group_failures(cells: Iterable[ListedCell]) -> list[list[ListedCell]]:
-    """Group the failed cells among `cells` by their cause, the largest group first."""
+    """Group failed cells by the cause of the failure, the largest group first."""
     groups: dict[str, list[ListedCell]] = {}
     for cell in cells:
         if cell.entry.status == "failed" and cell.entry.cause is not None:
@@ -175,13 +178,13 @@ def group_failures(cells: Iterable[ListedCell]) -> list[list[ListedCell]]:
 
 
 def read_failure(ledger: Ledger, signature: str) -> str:
-    """Read error.txt of a failed cell, or report a damaged file on stderr and return ""."""
+    """Return the text of error.txt, or report a damaged file on stderr and return ""."""
     content = stored_files.read_if_sound(partial(ledger.read, signature, FAILURE)) or b""
     return content.decode(errors="replace").strip()
 
 
 def format_show(ledger: Ledger, signature: str) -> str:
-    """Return the command that shows a cell, with the cause of its failure."""
+    """Return the command that shows a cell and the cause of its failure."""
     return format_command("ledger", "show", signature, f"LEDGER={ledger.store.root}")
 
 
@@ -189,13 +192,13 @@ def find_signature(ledger: Ledger, prefix: str) -> str:
     """Return the only signature in the ledger that begins with `prefix`.
 
     Raises:
-        UserError: If no signature, or more than one, begins with it.
+        UserError: If no signature or more than one signature begins with `prefix`.
     """
     names = ledger.list_signatures(prefix) if prefix else []
     if len(names) == 1:
         return names[0]
     if not names:
-        raise UserError(f"{prefix!r}: no cell of {ledger.store.root}; see `capsweep ledger ls`")
+        raise UserError(f"{prefix!r}: no cell in {ledger.store.root}; see `capsweep ledger ls`")
     lines = [f"\n  {cell.signature}  {cell}" for cell in list_cells(ledger, names[:CANDIDATES])]
-    text = f"{prefix}: {count_of(len(names), 'cell')} begin with this; type more letters of one"
+    text = f"{prefix}: {count_of(len(names), 'cell')} begin with this; type more letters"
     raise UserError(text + "".join(lines))

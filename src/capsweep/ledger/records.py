@@ -1,7 +1,7 @@
-"""Typed models of the JSON files in a ledger; a file that its model refuses is damaged.
+"""Typed models of the JSON files in a ledger. A file that does not fit its model is damaged.
 
-Unknown keys are kept, and most keys may be absent, so that files of earlier and later code can be
-read.
+Unknown keys are kept, and most keys may be absent, so that files of earlier and later versions can
+be read.
 """
 
 import sys
@@ -58,7 +58,7 @@ Metrics = Annotated[dict[str, float], AfterValidator(_check_metrics)]
 
 
 class Record(BaseModel):
-    """A JSON object of the ledger. No text counts as a number, and all numbers are finite."""
+    """A JSON object of the ledger, with checked types. All numbers are finite."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, frozen=True)
 
@@ -78,15 +78,15 @@ class Code(Record):
 class Duration(Record):
     """The seconds that a cell took."""
 
-    fit: NonNegative  # of the training epochs
-    total: NonNegative = ABSENT  # from the start to the result
+    fit: NonNegative  # seconds of the training epochs
+    total: NonNegative = ABSENT  # seconds from the start to the result
 
 
 class Result(Record):
     """The content of result.json, which a finished cell has."""
 
     metrics: Metrics  # metrics of the last epoch and of the test
-    signature: str = ABSENT  # of the cell
+    signature: str = ABSENT  # signature of the cell
     epochs: AtLeastOne = ABSENT  # number of epochs that were trained
     steps: AtLeastOne = ABSENT  # number of optimiser steps
     parameters: AtLeastOne = ABSENT  # number of parameters of the network
@@ -102,7 +102,7 @@ class Result(Record):
     first_activations: dict[str, dict[str, float]] = ABSENT  # layer -> quantile -> activation
     finished: Date = ABSENT  # when the cell finished
     attempt: str = ABSENT  # in an object store: name of the folder with the files
-    sha256: Digests = ABSENT  # digest of each file of the cell, and of this result
+    sha256: Digests = ABSENT  # digests of all files of the cell, including this result
 
 
 class Hardware(Record):
@@ -139,8 +139,8 @@ class Circumstances(Record):
 class Provenance(Circumstances):
     """The content of provenance.json, which says where the numbers of a cell come from."""
 
-    signature: str = ABSENT  # of the cell
-    science: dict[str, Any] = ABSENT  # configuration; reading checks it against the signature
+    signature: str = ABSENT  # signature of the cell
+    science: dict[str, Any] = ABSENT  # science configuration, whose hash is the signature
     command: str | None = None  # the command that trains the cell
     overrides: list[str] = ABSENT  # overrides of that command
     started: Date = ABSENT  # when the cell started
@@ -175,28 +175,28 @@ class Point(Row):
 
 
 class Mark(Record):
-    """A mark that says which content of a cell W&B has."""
+    """A mark that a W&B server has received all content of a finished cell."""
 
     digest: str  # hash of the content
     server: str  # URL of the W&B server
 
 
 class Measurement(Record):
-    """The cost of cells of one shape on some hardware, as a calibration measured it."""
+    """The cost of cells of one shape on some hardware, measured by a calibration."""
 
     shape: str  # hash of the settings that decide the cost of a cell
     hardware: str  # name of the GPU or processor
     seconds_per_step: Positive  # time of a training step
     evaluation_seconds_per_image: NonNegative  # time of testing an image
     startup_seconds: NonNegative  # time before the first step
-    peak_memory_bytes: Memory  # for a GPU, all that the process takes, CUDA's context included
+    peak_memory_bytes: Memory  # peak memory; the number for the GPU includes CUDA's context
     utilisation: Fraction | None  # utilisation of the GPU; None: unknown
     device_memory_bytes: Count | None  # memory of the whole GPU; None: no GPU
     steps: AtLeastOne  # number of timed steps
 
     @property
     def name(self) -> str:
-        """The path of its file in the ledger."""
+        """The path of the measurement's file in the ledger."""
         digest = hash_bytes(self.hardware.encode())[:8]
         return f"measurements/{self.shape}-{digest}.json"
 
@@ -212,7 +212,7 @@ class IterationResult(Record):
     """The test of a network with another number of routing iterations than in training."""
 
     iterations: Count  # number of routing iterations
-    # Fraction of images whose predicted classes differ from those with the iterations of training.
+    # Fraction of images whose prediction changes with the number of iterations.
     changed: Fraction
     error: Fraction  # test error
 
@@ -220,7 +220,8 @@ class IterationResult(Record):
 class LayerMeasures(Record):
     """Measures of the couplings of one layer; `lab/evaluation/couplings.py` defines them.
 
-    None: the measure does not apply to the layer.
+    A child's choices are its parents and, with none-of-the-above, no parent. None: the measure does
+    not apply to the layer.
     """
 
     entropy: float | None  # entropy of a child's couplings; 1: equal couplings to all choices
@@ -235,7 +236,7 @@ class Couplings(Record):
 
     examples: AtLeastOne  # number of test images that were measured
     layers: dict[str, LayerMeasures]  # measures by the name of the layer
-    ties: Count  # number of near ties whose prediction differs from the stored one
+    ties: Count  # number of images that only the new or only the stored prediction gets right
     without_sum: list[str]  # names of layers whose couplings do not sum to 1
     error: Fraction  # error on these images
     frozen_error: Fraction | None  # error with mean couplings; None: impossible with this routing
@@ -250,7 +251,7 @@ class Manifest(Record):
 
 
 def find_fault(kind: type[Record], value: Any) -> str | None:
-    """Return which field of a value does not fit a model, and why, or None if all fields fit.
+    """Return which field of a value does not fit a model, and why; None if all fields fit.
 
     Args:
         kind: The model.

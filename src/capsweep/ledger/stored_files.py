@@ -1,8 +1,8 @@
 """Read and check the stored files of a cell.
 
-All files that an earlier process wrote are read here, because a disk, a copy or a person may have
-changed them. A file that fails its check raises DamageError: one line with the file, the damage and
-the cure.
+All files that an earlier process wrote are read and checked here, because a disk, a copy or a
+person may have changed the files. If a check fails, DamageError is raised. Its message is one line
+with the file, the damage and the cure.
 """
 
 import json
@@ -42,7 +42,7 @@ def damage_error(where: str, why: object, cure: str) -> DamageError:
 
     Args:
         where: The path or URL of the file.
-        why: How it is damaged.
+        why: How the file is damaged.
         cure: What the user can do, or what the program does.
     """
     return DamageError(f"{where} is damaged ({' '.join(str(why).split())}); {cure}")
@@ -54,7 +54,7 @@ def print_damage(error: DamageError) -> None:
 
 
 def read_if_sound(read: Callable[[], Value]) -> Value | None:
-    """Return the value that `read` returns; if its file is damaged, report it and return None."""
+    """Return the value of `read()`, or print its DamageError to stderr and return None."""
     try:
         return read()
     except DamageError as error:
@@ -70,11 +70,11 @@ def parse_json(
     Args:
         content: The content of the file.
         where: The path or URL of the file, for the message.
-        cure: The cure, for the message.
+        cure: What the user can do, for the message.
         kind: The model that the object must fit.
 
     Raises:
-        DamageError: If the content is no JSON, or does not fit the model. The message names the
+        DamageError: If the content is not JSON or does not fit the model. The message names the
             field.
     """
     try:
@@ -114,9 +114,10 @@ def read_predictions(content: bytes, where: str) -> "tuple[np.ndarray, np.ndarra
 
 
 def hash_result(result: Mapping[str, Any]) -> str:
-    """Compute the digest of a result, without its own digest and its attempt.
+    """Compute the digest of a result.
 
-    The attempt is left out, because only an object store adds it.
+    The digest covers the whole result except the digest itself and the key `attempt`, which only
+    object stores add.
     """
     digests = {name: digest for name, digest in result.get(DIGESTS, {}).items() if name != RESULT}
     plain = {key: value for key, value in result.items() if key != "attempt"}
@@ -181,7 +182,7 @@ def _check_science(science: Mapping[str, Any], where: str, signature: str, cure:
         raise damage_error(where, error, cure) from error
     if actual != signature:
         raise damage_error(
-            where, f"its settings have the signature {actual}, not that of the cell", cure
+            where, f"its settings have the signature {actual}, not {signature}", cure
         )
 
 
@@ -190,10 +191,10 @@ def read_rows(
 ) -> list[dict[str, Any]]:
     """Read the rows of a file with one JSON object per line.
 
-    An incomplete last line is left out, since a killed process leaves one.
+    An incomplete last line is left out, because a killed process may leave such a line.
 
     Raises:
-        DamageError: If another line is damaged.
+        DamageError: If any other line is damaged.
     """
     lines = content.split(b"\n")
     if not lines[-1].endswith(b"}"):
@@ -209,10 +210,10 @@ def check_content(name: str, content: bytes, where: str, signature: str, cure: s
 
     Args:
         name: The name of the file in the cell's folder.
-        content: Its content.
-        where: Its path or URL, for the message.
+        content: The content of the file.
+        where: The path or URL of the file, for the message.
         signature: The signature of the cell.
-        cure: The cure, for the message.
+        cure: What the user can do, for the message.
     """
     if name == CONFIG:
         read_science(content, where, signature, cure)

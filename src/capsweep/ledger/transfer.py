@@ -1,9 +1,9 @@
 """Export cells of a ledger to a tar file, and import them into another ledger.
 
-Exports are for hosts without a network: train and export there, then import here. An import is
-verified. The first complete result of a cell stays valid, so a second import changes nothing. A
-failed cell is exported with its cause only. The cells behind a published table are stored in a
-packed export.
+Exports are for hosts without a network: train and export on such a host, then import elsewhere. An
+import is verified. The first complete result of a cell stays valid, so importing a file twice
+changes nothing. For a failed cell, only config.yaml, provenance.json and the cause are exported.
+The cells of a published table are stored in a packed export.
 """
 
 import io
@@ -30,7 +30,7 @@ FORMAT = 1
 EXPORT_AGAIN = "export it again"
 COPY_AGAIN = "copy the file again"
 PACKED = ".xz"
-LARGEST = 2**26  # bytes to which a packed archive may unpack, since lzma has no such limit
+LARGEST = 2**26  # maximum bytes of an unpacked archive, because lzma itself has no limit
 
 WEIGHTS = "weights.ckpt"
 FAILED = {CONFIG, FAILURE, "provenance.json"}  # the files of a failed cell that are exported
@@ -47,7 +47,7 @@ Results: TypeAlias = "dict[str, dict[str, Any] | None]"
 
 
 def list_ended_cells(entries: Mapping[str, Entry]) -> list[str]:
-    """List the cells that can be exported: those with a result or with an undamaged failure."""
+    """List the cells that can be exported: cells with a result or with an undamaged failure."""
     return [
         signature
         for signature, entry in entries.items()
@@ -56,7 +56,7 @@ def list_ended_cells(entries: Mapping[str, Entry]) -> list[str]:
 
 
 def is_needed_by_tables(name: str) -> bool:
-    """Return whether tables need the file of a cell with this name; such files are small."""
+    """Return whether tables need a cell's file with this name. All such files are small."""
     return name in RESULTS or (name.startswith(f"{EVALUATIONS}/") and name.endswith(".json"))
 
 
@@ -66,13 +66,13 @@ def export_cells(
     file: Path,
     choose: Callable[[str], bool] = lambda name: True,
 ) -> int:
-    """Write cells to a tar file with a manifest of hashes, and return its number of bytes.
+    """Write cells to a tar file with a manifest of hashes, and return the file's size in bytes.
 
     Args:
         ledger: The ledger.
-        signatures: The cells, which have ended.
-        file: The tar file; the suffix .xz makes a packed one.
-        choose: Decides by the name of a file whether the file is exported.
+        signatures: The signatures of the cells, which must have ended.
+        file: The tar file. With the suffix .xz, the file is packed.
+        choose: Returns whether a file is exported, given its name; default: all files are exported.
 
     Raises:
         UserError: If the file exists already, or if a packed archive would be too large to be read.
@@ -88,7 +88,7 @@ def export_cells(
 
 
 def _list_names(ledger: Ledger, signature: str) -> list[str]:
-    """List the names of the files of a cell that are exported, those of evaluations included."""
+    """List the names of a cell's files to export, including the files of evaluations."""
     names, failed = ledger.list_files(signature), ledger.read_result(signature) is None
     if failed:
         return [name for name in names if name in FAILED]
@@ -101,22 +101,24 @@ def _read_content(ledger: Ledger, path: str) -> bytes:
     signature, _, name = path.partition("/")
     if MEMBER.fullmatch(path) is None:
         raise UserError(
-            f"{path}: an export takes names of letters, digits, '_', '-' and '.'; rename the file"
+            f"{path}: an export takes only names of letters, digits, '_', '-', '.'; rename the file"
         )
     content = ledger.read(signature, name)
     if content is None:
         raise DataError(f"{path} was removed during the export; export again")
     where = join(ledger.store.root, f"{folder_of(signature)}/{name}")
     stored_files.check_content(name, content, where, signature, stored_files.REMOVE)
-    # Only the cause is exported, without traceback and folders, which belong to this machine.
+    # Only the cause is exported. Traceback and folders are left out, because they belong to this
+    # machine.
     return FOLDER.sub(rb"\1", content.partition(b"\n")[0]) if name == FAILURE else content
 
 
 def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
-    """Add the cells of an export that the ledger lacks.
+    """Import the cells of an export that are not in the ledger yet.
 
-    A failure is added only if the ledger has nothing about the cell. The file that says how a cell
-    ended is written last. If an error is raised, nothing was written.
+    A failed cell is added only if the ledger has nothing about the cell. The last file that is
+    written for a cell is the file that says how the cell ended: result.json or error.txt. If one
+    of the errors below is raised, no file was written.
 
     Returns:
         The number of new cells, and the number of cells that the ledger had already.
@@ -124,7 +126,7 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     Raises:
         DataError: If a hash is wrong, a file is absent, or a configuration does not have the
             signature of its folder. The message names the file.
-        UserError: If a process runs one of the cells here.
+        UserError: If a process runs one of the cells in this ledger.
     """
     results = verify_export(file)
     entries = ledger.read_entries(results)
@@ -160,7 +162,8 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
 def _remove_unfinished(ledger: Ledger, signature: str) -> None:
     """Remove the files of an unfinished run of a cell.
 
-    In an object store, the folders of other attempts stay.
+    On a disk, the whole folder of the cell is removed. In an object store, the folders of attempts
+    stay.
     """
     names = (FAILURE, STOPPED, "resume.ckpt")
     parts = [""] if ledger.disk is not None else [f"/{name}" for name in names]
@@ -172,7 +175,8 @@ def verify_export(file: Path) -> Results:
     """Verify all files of an export, and return the result of each cell.
 
     Raises:
-        DataError: As `import_cells` does.
+        DataError: If a hash is wrong, a file is absent, or a configuration does not have the
+            signature of its folder. The message names the file.
     """
     cells: dict[str, dict[str, str]] = {}
     results: Results = {}
@@ -202,9 +206,9 @@ def verify_export(file: Path) -> Results:
 
 
 def _write_archive(file: Path, names: Sequence[str], read: Callable[[str], bytes]) -> int:
-    """Write files to a tar file, and return its number of bytes.
+    """Write files to a tar file, and return the size of the tar file in bytes.
 
-    Each file is read twice, so that only one is in memory at a time.
+    Each file is read twice, so that only one file is in memory at a time.
 
     Args:
         file: The tar file.
@@ -212,7 +216,8 @@ def _write_archive(file: Path, names: Sequence[str], read: Callable[[str], bytes
         read: Returns the content of a file, given its name.
 
     Raises:
-        UserError: As `export_cells` does.
+        UserError: If the tar file exists already, or if a packed archive would be too large to be
+            read.
     """
     if os.path.lexists(file):
         raise UserError(f"{file} exists already; remove it, or name another file")
@@ -222,7 +227,7 @@ def _write_archive(file: Path, names: Sequence[str], read: Callable[[str], bytes
         hashes[name] = hash_bytes(content)
         size += len(content)
     if file.suffix == PACKED and size > LARGEST:
-        raise UserError(f"{file}: {size:,} bytes are too many to be packed; leave {PACKED} out")
+        raise UserError(f"{file}: {size:,} bytes are too many to pack; leave {PACKED} out")
     manifest = json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode()
 
     def write(target: IO[bytes]) -> None:
@@ -246,8 +251,8 @@ def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each file of an export, checked against the manifest.
 
     Raises:
-        DataError: If a hash is wrong, or at the end, if a file of the manifest is absent. The
-            message names the file.
+        DataError: If a hash is wrong, or if a file of the manifest is absent, which is known only
+            at the end. The message names the file.
     """
     members = _read_tar(file)
     hashes = _parse_manifest(file, *next(members, ("", b"")))
@@ -270,15 +275,15 @@ def _parse_manifest(file: Path, name: str, content: bytes) -> dict[str, str]:
 def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each file of a tar file, one at a time.
 
-    The names are not checked. Other compressed archives and sparse files are refused, since they
-    may have any size when they are read. Links and devices are refused too, since an export has
-    none.
+    The names of the files are not checked here. Sparse files, and archives that are not compressed
+    by xz but in another way, are refused, because their content may be much larger than the file.
+    Links and devices are refused too, because an export does not contain any.
 
     Raises:
         DataError: If the tar file is damaged, or contains more than regular files.
     """
     if not file.is_file():  # opening a pipe would wait for its writer
-        raise DataError(f"{file}: no such file, or no regular one; name one that export wrote")
+        raise DataError(f"{file}: no such file, or no regular file; name one that export wrote")
     try:
         with _unpack(file) if file.suffix == PACKED else file.open("rb") as content:
             length = content.seek(0, os.SEEK_END)
@@ -290,12 +295,12 @@ def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
                         raise EOFError(f"{member.name!r} declares {member.size:,} bytes")
                     if (stream := tar.extractfile(member) if is_plain else None) is None:
                         raise DataError(
-                            f"{file}: {member.name!r} is no regular file; {EXPORT_AGAIN}"
+                            f"{file}: {member.name!r} is not a regular file; {EXPORT_AGAIN}"
                         )
                     yield member.name, stream.read()
     except DataError:
         raise
-    except Exception as error:  # a damaged header can make lzma and tarfile raise anything
+    except Exception as error:  # with a damaged header, lzma and tarfile can raise anything
         reason = str(error) or type(error).__name__
         raise DataError(f"{file}: not a complete tar file ({reason}); {COPY_AGAIN}") from error
 
@@ -304,8 +309,8 @@ def _unpack(file: Path) -> IO[bytes]:
     """Unpack a packed archive into memory.
 
     Raises:
-        DataError: If it unpacks to more than LARGEST bytes.
-        EOFError: If it is incomplete.
+        DataError: If the unpacked content has more than LARGEST bytes.
+        EOFError: If the archive is incomplete.
     """
     unpacking = lzma.LZMADecompressor(memlimit=LARGEST)
     content = unpacking.decompress(file.read_bytes(), LARGEST + 1)

@@ -16,10 +16,10 @@ from capsweep.ledger.stored_files import CONFIG, DIGESTS, POINTS, PREDICTIONS, R
 from capsweep.storage import scratch
 from capsweep.storage.files import remove_path, user_cache_folder
 
-# Folders of scratch, and the beginnings of names in them. The folders are below the storage, or, on
-# nodes whose storage is an object store, below the user's cache.
+# Folders for scratch, and the pattern of the names in each of them. The folders are in the storage.
+# On nodes whose storage is an object store, the folders are in the user's cache.
 SCRATCH = {"ray": r"sweep-", "scratch": r"[0-9a-f]{16}-"}
-TEMPORARY = r"capsweep-(bench|code|error|wandb)-"  # beginnings of names in the temporary folder
+TEMPORARY = r"capsweep-(bench|code|error|wandb)-"  # pattern for names in the temporary folder
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Garbage:
     """A file or folder that can be removed.
 
     Attributes:
-        name: Its path in the ledger, or its full path elsewhere.
-        why: Why it is not needed.
-        size: Its size in bytes.
-        remove: Removes it.
+        name: The path in the ledger, or the full path of garbage outside the ledger.
+        why: Why the file or folder is not needed.
+        size: The size in bytes.
+        remove: Removes the file or folder.
     """
 
     name: str
@@ -43,13 +43,13 @@ def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbag
     """Yield all garbage of a ledger.
 
     Files that a result, a failure, a resumed run or a living process needs are not garbage. In an
-    object store nothing is garbage: there, the checkpoint of a repeated cell may be next to an
-    earlier result.
+    object store nothing counts as garbage, because a checkpoint next to a result may belong to a
+    run that repeats the cell.
 
     Args:
         ledger: The ledger.
-        storage: The folder around the ledger, whose scratch is searched too, with this machine's
-            temporary folder; None: neither is searched.
+        storage: The folder that contains the ledger. If it is given, scratch in this folder, in the
+            user's cache and in this machine's temporary folder is searched too.
     """
     if (root := ledger.disk) is not None:
         for path in root.glob("??/*/resume.ckpt"):
@@ -86,7 +86,7 @@ def _is_settled(path: Path) -> bool:
 
 
 def _measure(path: Path, why: str, root: Path | None = None) -> Iterator[Garbage]:
-    """Yield a path as garbage, named relative to `root`, unless another process removed it."""
+    """Yield a path as garbage, with its size; yield nothing if another process removed the path."""
     with suppress(FileNotFoundError):
         files = [path, *path.rglob("*")]
         size = sum(each.lstat().st_size for each in files if each.is_file())
@@ -95,10 +95,10 @@ def _measure(path: Path, why: str, root: Path | None = None) -> Iterator[Garbage
 
 
 def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
-    """Read all files of a cell, and yield a line for each damaged or absent one.
+    """Read all files of a cell, and yield a line for each damaged or absent file.
 
-    A file that belongs to another cell counts as damaged. Several readers may find the same fault;
-    its line is yielded once.
+    A file that belongs to another cell counts as damaged. If several readers find the same fault,
+    its line is yielded only once.
     """
     result = ledger.read_result(cell)
     names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, "resume.ckpt"}

@@ -1,6 +1,6 @@
 """CapsNet: a convolution, primary capsules, class capsules and a decoder.
 
-The network is that of "Dynamic Routing Between Capsules", figures 1 and 2; the configuration sets
+It is the network in figures 1 and 2 of "Dynamic Routing Between Capsules". The configuration sets
 every size.
 
 Shape letters: B batch, I children, J parents or classes, P child pose, D class pose, C H W image.
@@ -27,11 +27,11 @@ from capsweep.model.convolution import Convolution
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingFactory, make_routing
 from capsweep.model.votes import Votes
 
-FIRST_SD, SD = 0.05, 0.1  # authors' standard deviations: first convolution; all later weights
+FIRST_SD, SD = 0.05, 0.1  # authors' standard deviations: first convolution, all later layers
 
 
 class CapsNet(nn.Module):
-    """The capsule network of Sabour, Frosst, Hinton 2017, with an exchangeable routing.
+    """The capsule network of Sabour, Frosst, Hinton 2017; its routing algorithm can be exchanged.
 
     Source: "Dynamic Routing Between Capsules", figures 1 and 2.
 
@@ -40,18 +40,23 @@ class CapsNet(nn.Module):
         num_classes: Number of classes.
         conv: `channels`, `kernel` and `stride` of the first convolution. None: the primary capsules
             read the image.
-        primary: `types`, `pose`, `kernel` and `stride` of the primary capsules. Optional:
-            `divided`, whether their weighted sums are divided by the number of types, as in the
-            authors' code (default false; see `count_first_shares`), and `bias` (default true).
+        primary: `types`, `pose`, `kernel` and `stride` of the primary capsules. Two keys are
+            optional. `divided` (default false): whether the weighted sums of the convolution are
+            divided by the number of types, as in the authors' code. `bias` (default true): whether
+            the convolution has a bias.
         class_pose: Numbers in the pose of a class capsule, D.
-        vote_gain: Gain of the vote weights before training, as in `InitialWeights.draw_votes`.
+        vote_gain: Expected length of a class capsule's weighted sum of votes before training, for
+            equal couplings and independent children of length 1. Only the weights "variance" use
+            this number.
         routing: Factory of the routing of the class capsules.
         decoder: Factory of the decoder, called with `num_classes`, `class_pose` and `image_shape`.
             None: no decoder.
-        padding: "valid" or "same", for both convolutions.
-        initial: Arguments of `InitialWeights`.
-        head: "length" or "linear", as in `make_head`.
-        votes: Options of the votes: `shared`, as in `ClassCapsules`.
+        padding: Padding of both convolutions. "valid": none. "same": zeros, as in TensorFlow.
+        initial: Arguments of `InitialWeights`, which draws the weights before training.
+        head: "length": the activations of the class capsules are the scores. "linear": a
+            `LinearHead` computes logits from the poses.
+        votes: Options of the votes. `shared` (default false): whether all children share one weight
+            for each class.
 
     Raises:
         ValueError: If a kernel does not fit into the image; the message names the configuration
@@ -115,7 +120,7 @@ class CapsNet(nn.Module):
 
         Args:
             images_BCHW: Images.
-            with_trace: Whether the output has the trace of the layer `classes`.
+            with_trace: Whether the output has the routing trace of the layer `classes`.
         """
         features_BCHW = images_BCHW
         if self.conv is not None:
@@ -138,7 +143,7 @@ def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
     This is the number of parents, plus one with `none_of_the_above`.
 
     Raises:
-        ValueError: If the children of the variant do not divide themselves.
+        ValueError: If the routing variant has no rule by which children divide themselves.
     """
     layer = routing(sizes=LayerSizes(1, num_parents, 1, 1))
     rule = getattr(layer, "coupling_rule", None)
@@ -153,7 +158,7 @@ def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
 class ClassCapsules(nn.Module):
     """A layer with one capsule per class, which routes the linear votes of all children.
 
-    Its vote weights are not initialised here; the network draws them.
+    The network that contains the layer draws its vote weights.
 
     Args:
         num_children: Number of children, I.
@@ -184,7 +189,7 @@ class ClassCapsules(nn.Module):
 
     @property
     def votes_per_image(self) -> int:
-        """The number of votes for one image: one of each child for each parent, I J."""
+        """The number of votes for one image: one from each child for each parent, I J."""
         return self.num_children * self.weight_IJDP.shape[1]
 
     def forward(self, pose_BIP: Tensor, with_trace: bool = False) -> Routed:
@@ -209,7 +214,7 @@ class ClassCapsules(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A decoder that draws an image from a class pose, with fully connected layers.
+    """A decoder of fully connected layers, which draws an image from the class poses.
 
     ReLU follows each hidden layer and a sigmoid the last layer.
 
@@ -258,9 +263,10 @@ class InitialWeights:
 
     Attributes:
         weights: "variance": a signal keeps its variance through a layer (He et al. 2015), and class
-            capsules start neither at length 0 nor saturated. "truncated_normal": as in the authors'
-            code; its standard deviations need `primary.divided=true`, else all classes start
-            saturated.
+            capsules start with medium lengths, not near 0 or 1. "truncated_normal": truncated
+            normals with the standard deviations of the authors' code. They need
+            `primary.divided=true`; otherwise all class capsules start saturated, with lengths near
+            1.
         bias: Bias of the convolutions and the decoder. None: 0 in convolutions, torch's default in
             the decoder.
     """
@@ -273,8 +279,8 @@ class InitialWeights:
 
         Args:
             conv: The convolution.
-            nonlinearity: "relu" for the first convolution, "linear" for that of the primary
-                capsules.
+            nonlinearity: "relu" for the first convolution, "linear" for the convolution of the
+                primary capsules.
         """
         if self.weights == "truncated_normal":
             draw_truncated_normal(conv.weight, FIRST_SD if nonlinearity == "relu" else SD)
@@ -290,7 +296,8 @@ class InitialWeights:
             weight_IJDP: Vote weights.
             gain: For the scheme "variance": the expected length of a parent's weighted sum of
                 votes, when couplings are equal and the children are independent and have length 1.
-            num_children: Number of children that share one weight. None: each child has its own.
+            num_children: Number of children, I. None: the length of the first axis of the weights,
+                which is 1 if all children share one weight.
         """
         if self.weights == "truncated_normal":
             draw_truncated_normal(weight_IJDP, SD)
@@ -303,7 +310,7 @@ class InitialWeights:
     def draw_decoder(self, decoder: nn.Module) -> None:
         """Draw the weights of the decoder's linear layers in place, and set their biases.
 
-        The scheme "variance" keeps the weights that torch gave them.
+        The scheme "variance" keeps torch's initial weights.
         """
         for layer in decoder.modules():
             if isinstance(layer, nn.Linear):

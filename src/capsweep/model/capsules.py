@@ -67,7 +67,7 @@ def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
     return torch.autocast(device, enabled=False)
 
 
-Traces = Mapping[str, list[dict[str, Tensor]] | None]  # by layer
+Traces = Mapping[str, list[dict[str, Tensor]] | None]  # by layer name
 
 
 class NetworkOutput(NamedTuple):
@@ -76,9 +76,9 @@ class NetworkOutput(NamedTuple):
     Attributes:
         scores_BN: Scores of the classes: capsule lengths, activations or logits.
         pose_BJD: Poses of the class capsules. None for networks without capsules.
-        logits_BN: Logits of the class activations, if the routing has them. With a linear head they
-            are the scores themselves. None otherwise.
-        traces: Traces of the routing by layer name, when they were requested.
+        logits_BN: Logits of the class activations, if the routing has logits. With a linear head
+            they are the scores themselves. Otherwise None.
+        traces: Traces of the routing by layer name, if they were requested; otherwise None.
     """
 
     scores_BN: Tensor
@@ -112,8 +112,8 @@ class PrimaryCapsules(nn.Module):
     """Primary capsules: a convolution whose channels are the poses of capsules, then a squash.
 
     At each position, P neighbouring channels are the pose of one capsule ("Dynamic Routing Between
-    Capsules", section 4). On a GPU a Triton kernel squashes the channels. Torch does it where
-    Triton cannot run, or where the `method` of the convolution is "direct".
+    Capsules", section 4). On a GPU a Triton kernel squashes the channels. If Triton cannot run, or
+    if the `method` of the convolution is "direct", torch operations squash them.
 
     Args:
         conv: Convolution with types * pose output channels.
@@ -128,7 +128,7 @@ class PrimaryCapsules(nn.Module):
         """Compute the squashed poses of the primary capsules.
 
         Returns:
-            Poses [B, I, P], in the order type, row, column. Their precision is that of the weights,
+            Poses [B, I, P], in the order type, row, column. They have the precision of the weights,
             even inside autocast, because routing compares lengths, which are sums of squares.
         """
         channel_BCHW, dtype = self.conv(features_BCHW), self.conv.weight.dtype
@@ -156,9 +156,9 @@ class LinearHead(nn.Module):
         self.linear = nn.Linear(class_pose, 1)
 
     def forward(self, pose_BJD: Tensor) -> Tensor:
-        """Compute the logits [B, J] of the classes from their poses.
+        """Compute the logits [B, J] of the classes from the class poses.
 
-        They have the precision of the weights, even inside autocast.
+        The logits have the precision of the weights, even inside autocast.
         """
         with without_autocast(pose_BJD.device.type):
             return self.linear(pose_BJD).squeeze(-1)
@@ -210,9 +210,10 @@ def read_output(
 def draw_truncated_normal(weight: Tensor, sd: float) -> None:
     """Fill a weight with normal draws of mean 0, truncated at two standard deviations.
 
-    The distribution is that of TensorFlow's truncated_normal. The inverse of the distribution
-    function needs one draw per number. torch's trunc_normal_ repeats draws until all fit, so it
-    must look at the values, and tensors on the meta device have none.
+    It is the distribution of TensorFlow's truncated_normal. Each number takes one uniform draw,
+    which the inverse of the distribution function maps to a normal draw. torch's trunc_normal_
+    instead repeats draws until all values are in range. For this it must read the values, and
+    tensors on the meta device have no values.
 
     Args:
         weight: Tensor to fill in place.

@@ -1,4 +1,4 @@
-"""A plain convolutional network, the control of the capsule networks."""
+"""A plain convolutional network, with which the capsule networks are compared."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ class ConvNet(nn.Module):
         image_shape: C, H, W of the images.
         num_classes: Number of classes.
         conv: Sizes of the convolutions. `channels` is a list. `kernel` is one size or a list.
-            `pool` is a list of pooling sizes, where 1 means no pooling; None means 2 after each
-            convolution but the last.
+            `pool` is a list of pooling sizes; the size 1 means no pooling. None: size 2 after each
+            convolution except the last.
         hidden: Units of the hidden fully connected layer, or a list of several.
         dropout: Probability of dropout before the last layer.
 

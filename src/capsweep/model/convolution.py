@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from capsweep.model.large_kernels import SMALLEST_KERNEL, Tiling, choose_tiling
 from capsweep.model.transformed_convolution import convolve
 
-FEW_NUMBERS = 128  # most numbers seen by a kernel for the method "gathered"
+FEW_NUMBERS = 128  # most inputs per output for the method "gathered"
 FULL_PRECISION = (torch.float32, torch.float64)
-# Whether the processor has instructions for bfloat16; otherwise it emulates them.
+# True if the processor has instructions for bfloat16. Other processors emulate them.
 MULTIPLIES_BFLOAT16 = any(
     torch.cpu.get_capabilities().get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16")
 )
@@ -26,7 +26,8 @@ class Convolution(nn.Conv2d):
     """A convolution with "valid" or "same" padding as TensorFlow defines it, for any stride.
 
     "valid" means no padding. "same" gives ceil(size / stride) positions along each axis, with zeros
-    around the image; where their number is odd, the additional one is below and to the right.
+    around the image. If the number of zeros along an axis is odd, the additional zero is below or
+    to the right.
 
     Args:
         channels: Number of input channels.
@@ -38,11 +39,12 @@ class Convolution(nn.Conv2d):
         bias: Whether there is a bias.
 
     Attributes:
-        method: How to compute the features. "direct": by torch. "auto": by the method that is
-            expected to be fastest. On CPUs this can be "transformed", as in `large_kernels`, and on
-            GPUs "gathered", one matrix product for a kernel that sees few numbers. "transformed":
-            as "auto", but on CPUs transformed wherever that is possible.
-        methods: The methods that computed the batches so far.
+        method: How to compute the features. "direct": with torch's convolution. "auto": with the
+            method that is expected to be fastest. On a CPU this can be the convolution of
+            `large_kernels`, which needs fewer multiplications. On a GPU it can be "gathered", one
+            matrix product, if each output depends on few inputs. "transformed": on a CPU with the
+            convolution of `large_kernels` wherever it is possible, otherwise as "auto".
+        methods: Names of the methods that have computed batches so far.
     """
 
     def __init__(
@@ -64,7 +66,8 @@ class Convolution(nn.Conv2d):
         """Return the number of output positions along an image axis of `size` pixels.
 
         Raises:
-            ValueError: If the kernel does not fit; the message names `key`.
+            ValueError: If the kernel does not fit. The message begins with `key`, the configuration
+                key of the kernel.
         """
         kernel, stride = self.kernel_size[0], self.stride[0]
         return -(-size // stride) if self.same else count_positions(size, kernel, stride, key)
@@ -87,9 +90,9 @@ class Convolution(nn.Conv2d):
         return convolve(*arguments)
 
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
-        """Choose the tiling of a transformed convolution; None means a direct or gathered one.
+        """Choose the tiling of a transformed convolution, or return None for another method.
 
-        The answer is None where `large_kernels` does not apply, where it is not faster, and for
+        The result is None if `large_kernels` does not apply or is not faster. It is also None for
         bfloat16 on processors that multiply this type in hardware.
         """
         if self.method == "direct" or input.device.type != "cpu" or self.bias is None:
@@ -105,8 +108,8 @@ class Convolution(nn.Conv2d):
     def _sees_few(self, input: Tensor) -> bool:
         """Return whether to use the method "gathered" for this input.
 
-        It is used on a GPU where the kernel sees few numbers, so that the gathered copies are no
-        larger than the features.
+        The method is used on a GPU if each output depends on few inputs. The gathered copies of the
+        inputs are then no larger than the features.
         """
         seen = self.in_channels * self.kernel_size[0] ** 2
         few = self.in_channels < seen <= min(FEW_NUMBERS, self.out_channels)
@@ -116,10 +119,12 @@ class Convolution(nn.Conv2d):
         """Convolve by one matrix product of the weights and the pixels that the kernel sees.
 
         The first convolution of a network sees few channels, and cuDNN's kernels are not made for
-        that. For 81 numbers and 256 outputs, 128 images in bfloat16 on an H200, cuDNN takes 0.55 ms
-        forward and backward, ReLU included, and the matrix product 0.20 ms. The bias is the weight
-        of an additional number that is 1 everywhere, so that the product also computes its
-        gradient.
+        few channels. An example on an H200: for 128 images in bfloat16, with 81 inputs per output
+        and 256 output channels, forward and backward with ReLU take 0.55 ms with cuDNN and 0.20 ms
+        with the matrix product.
+
+        The bias is the weight of an additional input that is always 1. The matrix product then
+        computes the gradient of the bias too.
         """
         if torch.is_autocast_enabled(input.device.type):
             input = input.to(torch.get_autocast_dtype(input.device.type))
@@ -161,7 +166,8 @@ def count_positions(size: int, kernel: int, stride: int, key: str) -> int:
     """Return the number of positions of a kernel along an axis of `size` pixels, without padding.
 
     Raises:
-        ValueError: If the kernel does not fit; the message names `key`.
+        ValueError: If the kernel does not fit. The message begins with `key`, the configuration key
+            of the kernel.
     """
     if kernel > size:
         raise ValueError(
@@ -171,14 +177,18 @@ def count_positions(size: int, kernel: int, stride: int, key: str) -> int:
 
 
 def set_method(network: nn.Module, method: str) -> None:
-    """Set the `method` of all convolutions of a network, as described in `Convolution`."""
+    """Set the `method` of all convolutions of a network.
+
+    The methods are "direct" (torch's convolution), "auto" (the method expected to be fastest) and
+    "transformed" (on a CPU the convolution of `large_kernels` wherever it is possible).
+    """
     for module in network.modules():
         if isinstance(module, Convolution):
             module.method = method
 
 
 def describe_methods(network: nn.Module) -> dict[str, str]:
-    """Return the methods by which each convolution computed its batches, by module name.
+    """Return the methods that have computed the batches of each convolution, by module name.
 
     A convolution without batches so far counts as "direct".
     """
@@ -200,7 +210,7 @@ def zip_layers(
         *keys: Settings to combine, in the order of the tuples.
 
     Raises:
-        ValueError: If a list has another length than that of the first setting.
+        ValueError: If a list is shorter or longer than the list of the first setting.
     """
     first, *others = keys
     for key in others:
@@ -223,12 +233,12 @@ def set_weight_layout(network: nn.Module, layout: torch.memory_format) -> None:
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             weight = module.weight.data
-            # Not .contiguous(): weights of one input channel are contiguous in both layouts, so
-            # they would stay as they are and give features in the other layout.
+            # Not .contiguous(): weights of one input channel are contiguous in both layouts, so it
+            # would return them in the old layout, and the features would have the old layout too.
             module.weight.data = torch.empty_like(weight, memory_format=layout).copy_(weight)
 
 
-# Numbers of a pose that get row and column, by `place`.
+# Indices of the numbers of a vote to which row and column are added, by `place`.
 PLACES: Mapping[str, tuple[int, ...]] = {"right_column": (3, 7), "first": (0, 1), "none": ()}
 PIXELS_OF_A_UNIT = 100  # pixels per unit of a coordinate, as in the authors' code
 
@@ -260,7 +270,8 @@ class PositionGrid:
         """Return the grid of output positions of a convolution on this grid, without padding.
 
         Raises:
-            ValueError: If the kernel does not fit; the message names `key`.
+            ValueError: If the kernel does not fit. The message begins with `key`, the configuration
+                key of the kernel.
         """
         return PositionGrid(
             height=count_positions(self.height, kernel, stride, key),
@@ -279,7 +290,8 @@ def list_fields(children: PositionGrid, kernel: int, stride: int) -> list[list[i
         stride: Stride along both axes.
 
     Returns:
-        M lists, row by row, of the child positions at the K kernel offsets.
+        M lists, one for each parent position, row by row. Each list has the child positions at the
+        K kernel offsets.
     """
     grid_HW = torch.arange(children.num_positions, device="cpu").view(children.height, -1)
     windows = grid_HW.unfold(0, kernel, stride).unfold(1, kernel, stride)
@@ -297,12 +309,12 @@ def make_coordinate_offsets(
         children: Grid of the child positions.
         image: Grid of the pixels.
         numbers: Numbers in a vote, D.
-        place: The two numbers that receive the row and the column. "right_column": the last numbers
-            of the first two rows of a 4x4 pose, as in the paper. "first": the first two numbers, as
-            in the authors' code. "none": no coordinate addition.
+        place: The two numbers of a vote to which the row and the column are added. "right_column":
+            the last numbers of the first two rows of a 4x4 pose, as in the paper. "first": the
+            first two numbers, as in the authors' code. "none": no coordinate addition.
         scale: Unit of the coordinates. "pixels": hundreds of pixels, from the centre of the image
             to the centre of the child's receptive field, as in the authors' code. "grid": (row +
-            1/2) / rows, and the same for columns.
+            1/2) / rows and (column + 1/2) / columns.
 
     Returns:
         Offsets [N, D], or None for the place "none".

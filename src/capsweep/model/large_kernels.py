@@ -1,29 +1,32 @@
-"""Convolutions with large kernels by fewer multiplications, exact up to rounding.
+"""Convolutions with large kernels in fewer multiplications, exact up to rounding.
 
-1. A stride S splits an image into S x S phases x[S i + p, S j + q]. They are the channels of a
-   convolution of stride 1, whose kernel has k = ceil(K / S) taps along an axis.
-2. m x m outputs see a tile of n x n positions, n = m + k - 1. They are the first outputs of the
-   cyclic correlation of length n; nothing wraps around in these.
+1. A stride S splits an image into S x S phases x[S i + p, S j + q]. The phases become the input
+   channels of a convolution with stride 1, whose kernel has k = ceil(K / S) taps along an axis.
+2. A block of m x m outputs depends on a tile of n x n positions, n = m + k - 1. Along each axis,
+   the m outputs are the first m of the n results of a cyclic correlation. These m results are the
+   same as without wrapping around.
 3. The discrete Fourier transform makes the cyclic correlation diagonal: Y = X V at each frequency,
    where V is the conjugate of the transformed weights. Half of the frequencies are enough, because
    the numbers are real.
-4. A complex product takes three real products: k1 = (Xr + Xi) Vr, k2 = Xr (Vi - Vr),
-   k3 = Xi (Vr + Vi) give Yr = k1 - k3 and Yi = k1 + k2.
+4. A complex product takes three real products. The products k1 = (Xr + Xi) Vr, k2 = Xr (Vi - Vr)
+   and k3 = Xi (Vr + Vi) give Yr = k1 - k3 and Yi = k1 + k2.
 
-All sums are linear in the image, in the weights or in the outputs. The convolution is therefore a
-bilinear form with three fixed matrices, y = Ty' [(Tx x) * (Tw w)], with 3 n^2 / 2 products for m^2
-outputs of an input and an output channel. Summed over input channels, each of these components is
-one matrix product. The gradients use the same matrices: gx = Tx' [(Ty g) * (Tw w)] and
+All steps except the products are linear. The convolution is therefore a bilinear form with three
+fixed matrices: y = Ty' [(Tx x) * (Tw w)], where ' is the transpose and * multiplies element by
+element. It has 3 n^2 / 2 components, which are the products for m x m outputs of one input and one
+output channel. Summed over the input channels, each component is one matrix product. With g for the
+gradient with respect to y, the gradients use the same matrices: gx = Tx' [(Ty g) * (Tw w)] and
 gw = Tw' [(Ty g) * (Tx x)].
 
-n is even, so that frequencies 0 and n / 2 are both real and the rows of frequencies form pairs. A
-matrix is then one transform of the rows of a tile, and one transform of the columns of each pair.
+n is even. The frequencies 0 and n / 2 are then both real, and the rows of frequencies form pairs.
+Each of the three matrices is applied in two steps: it transforms the rows of a tile, and then the
+columns of each pair.
 
 Sources: Winograd, "Arithmetic Complexity of Computations" (1980); Lavin and Gray, "Fast Algorithms
 for Convolutional Neural Networks" (2016).
 
 Shape letters: B images, H W pixels, C channels, O output channels, T tiles of all images; n as
-above, p positions of a tile, F components of a pair of rows, 3 n.
+above, p positions of a tile along an axis (n, k or m), F = 3 n components of a pair of rows.
 """
 
 import math
@@ -36,8 +39,8 @@ from torch import Tensor
 
 SMALLEST_KERNEL = 4
 LARGEST_TILE = 24  # positions along an axis; larger tiles need more memory and save no time
-# Three combinations of the real and the imaginary part of a frequency. Those of outputs are doubled
-# for the mirrored frequency.
+# Three combinations of the real and the imaginary part of a frequency. The combinations for outputs
+# are doubled, because they also count for the mirrored frequency.
 IMAGE = ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0))
 WEIGHTS = ((1.0, 0.0), (-1.0, -1.0), (1.0, -1.0))
 OUTPUTS = ((2.0, 2.0), (0.0, 2.0), (-2.0, 0.0))
@@ -46,10 +49,10 @@ OUTPUTS = ((2.0, 2.0), (0.0, 2.0), (-2.0, 0.0))
 def find_direct_cost() -> float:
     """Return the cost of a multiplication in a direct convolution on this processor.
 
-    The unit is a multiplication in a product of large matrices. Where a processor has AVX-512,
-    oneDNN convolves with it. MKL multiplies matrices with AVX2 on all AMD processors; from Zen 5 on
-    this is half as fast as AVX-512. Zen 5 is recognised by AVX-VNNI, which earlier AMD processors
-    lack.
+    The unit is a multiplication in a product of large matrices. If a processor has AVX-512, oneDNN
+    uses AVX-512 for convolutions. MKL uses AVX2 for matrix products on all AMD processors. From Zen
+    5 on, AVX2 is half as fast as AVX-512. The function recognises Zen 5 by AVX-VNNI, which earlier
+    AMD processors lack.
     """
     capabilities = torch.cpu.get_capabilities()
     is_amd = "AMD" in str(capabilities.get("cpu_name"))
@@ -57,9 +60,9 @@ def find_direct_cost() -> float:
     return 0.9 if is_whole and torch.backends.cpu.get_cpu_capability() == "AVX512" else 1.8
 
 
-# Costs, in multiplications of large matrices: a multiplication of a direct convolution, and the
-# transform of a number. Channels are rounded up to whole steps. All three are fitted to results of
-# `capsweep bench convolution`.
+# Cost of a multiplication in a direct convolution, cost of the transform of a number, and the step
+# to whose multiples channels are rounded up. The unit of cost is a multiplication in a product of
+# large matrices. All three are fitted to results of `capsweep bench convolution`.
 DIRECT_COST, TRANSFORM_COST, CHANNEL_STEP = find_direct_cost(), 110.0, 32
 
 
@@ -79,12 +82,12 @@ class Tiling:
 
     @property
     def taps(self) -> int:
-        """The taps of a phase's kernel along an axis, k."""
+        """The number of taps of a phase's kernel along an axis, k."""
         return -(-self.kernel // self.stride)
 
     @property
     def positions(self) -> int:
-        """The positions of a tile along an axis, n."""
+        """The number of positions of a tile along an axis, n."""
         return self.outputs + self.taps - 1
 
     @property
@@ -98,11 +101,11 @@ class Tiling:
 
 
 class Transform(NamedTuple):
-    """One of the three matrices of the bilinear form, [3 n^2 / 2, p^2], in two factors.
+    """One of the three matrices of the bilinear form, [3 n^2 / 2, p^2], as two factors.
 
     Attributes:
-        rows_np: Transform of the rows of a tile.
-        columns: Transform of each pair of transformed rows, [n / 2, F, 2 p].
+        rows_np: Matrix that transforms the rows of a tile.
+        columns: Matrix for the columns of each pair of transformed rows, [n / 2, F, 2 p].
     """
 
     rows_np: Tensor
@@ -115,7 +118,7 @@ class Transform(NamedTuple):
 
 @lru_cache
 def make_transforms(tiling: Tiling, dtype: torch.dtype) -> tuple[Transform, Transform, Transform]:
-    """Compute the transforms of image, weights and outputs in float64, and round them to a type."""
+    """Compute the transforms of image, weights and outputs in float64; round them to `dtype`."""
     sizes = (tiling.positions, IMAGE), (tiling.taps, WEIGHTS), (tiling.outputs, OUTPUTS)
     image, weights, outputs = (_make_transform(tiling.positions, *size) for size in sizes)
     outputs = Transform(outputs.rows_np, outputs.columns / tiling.positions**2)
@@ -130,7 +133,7 @@ def _make_transform(
     )
     angle_np = 2 * math.pi / length * torch.outer(frequency_n, position_p)
     cos_np, sin_np, half = torch.cos(angle_np), torch.sin(angle_np), length // 2
-    # Real and imaginary part of each frequency of numbers x, and of numbers x + i y.
+    # Real and imaginary part of each frequency, for real numbers x and for complex numbers x + i y.
     of_real = torch.stack([cos_np, -sin_np], dim=1)
     of_complex = torch.cat([of_real, torch.stack([sin_np, cos_np], dim=1)], dim=2)
     combined = torch.tensor(combination, dtype=torch.float64)
@@ -156,7 +159,7 @@ def choose_tiling(
         stride: Stride along both axes.
         channels: Numbers of input and output channels.
         batch: Number of images.
-        places: Rows and columns of outputs.
+        places: Numbers of rows and columns of the outputs.
         always: Whether to choose a tiling even if a direct convolution is expected to be faster.
 
     Returns:
@@ -175,7 +178,10 @@ def choose_tiling(
 def _estimate_cost(
     tiling: Tiling, channels: tuple[int, int], batch: int, places: tuple[int, int]
 ) -> float:
-    """Estimate the cost of a tiling, in multiplications of large matrices."""
+    """Estimate the cost of a tiling.
+
+    The unit is a multiplication in a product of large matrices.
+    """
     inputs, outputs = (-(-count // CHANNEL_STEP) * CHANNEL_STEP for count in channels)
     inputs *= tiling.stride**2
     tiles = batch * math.prod(map(tiling.count_tiles, places))

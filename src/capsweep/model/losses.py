@@ -1,7 +1,7 @@
-"""Losses as pure functions: each adds the terms of an example and averages over the batch.
+"""Losses as pure functions: each sums the terms of an example and averages over the batch.
 
-Write a new loss in a file of its own: the results of all cells depend on the code in this file, so
-a change here makes them stale.
+Write a new loss in a new file. The results of all cells depend on the code in this file, so a
+change here makes all results stale.
 
 Shape letters: B batch, N classes, C H W image.
 """
@@ -35,8 +35,8 @@ def margin_loss(
         present: Length above which a class in the image costs nothing, m+.
         absent: Length below which a class not in the image costs nothing, m-.
         down_weight: Weight of the classes not in the image, lambda.
-        reduction: How the terms of the classes are combined: "sum", as in the paper, "mean", or
-            "half_mean", half their mean, as in the authors' code.
+        reduction: How the terms of the classes are combined. "sum": their sum, as in the paper.
+            "mean": their mean. "half_mean": half of their mean, as in the authors' code.
 
     Returns:
         The loss, averaged over the batch; a scalar.
@@ -52,7 +52,7 @@ def margin_loss(
 def spread_loss(
     act_BN: Tensor, target_BN: Tensor, *, margin: float | Tensor, reduction: str
 ) -> Tensor:
-    """Compute the spread loss: each class in the image must lead each absent class by a margin.
+    """Compute the spread loss: each class in the image must exceed each absent class by a margin.
 
     Source: Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", equation 3.
 
@@ -60,8 +60,8 @@ def spread_loss(
         act_BN: Activations of the class capsules.
         target_BN: 1 for each class in the image, else 0.
         margin: Required difference of activations, m.
-        reduction: "sum" over the classes, as in the paper, or "mean" over all N classes, as in the
-            authors' code; "half_mean" is half of that.
+        reduction: How the terms of the classes are combined. "sum": their sum, as in the paper.
+            "mean": their sum divided by N, as in the authors' code. "half_mean": half of "mean".
 
     Returns:
         The loss, averaged over the batch; a scalar.
@@ -84,9 +84,11 @@ class SpreadLoss:
     Attributes:
         first: Margin at the start of training.
         last: Margin at the end of training; 0.99 in the authors' code, with schedule "sigmoid".
-        schedule: "linear" in the progress of training, or "sigmoid", as in the authors' code: first
-            + (last - first) sigmoid(min(10, step / 50,000 - 4)), however long training is.
-        reduction: How the classes are combined, as in `spread_loss`.
+        schedule: "linear": the margin grows in proportion to the progress of training. "sigmoid",
+            as in the authors' code: first + (last - first) sigmoid(min(10, step / 50,000 - 4)),
+            which does not depend on the length of training.
+        reduction: How the terms of the classes are combined. "sum": their sum. "mean": their sum
+            divided by N. "half_mean": half of "mean".
     """
 
     first: float
@@ -102,7 +104,7 @@ class SpreadLoss:
         return spread_loss(act_BN, target_BN, margin=margin, reduction=self.reduction)
 
     def margin_at(self, step: int, steps: int) -> float:
-        """Return the margin at an optimiser step, when the whole training has `steps` of them."""
+        """Return the margin at optimiser step `step` of a training that has `steps` steps."""
         grown = min(step / steps, 1.0)
         if self.schedule == "sigmoid":
             grown = 1 / (1 + math.exp(-min(10.0, step / 50_000 - 4)))
@@ -112,7 +114,7 @@ class SpreadLoss:
 def cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
     """Compute the softmax cross-entropy of logits, averaged over the batch.
 
-    Where an image shows several classes, each of them gets an equal part of the target.
+    If an image shows several classes, each of these classes gets an equal part of the target.
 
     Args:
         logit_BN: Logits of the classes.
@@ -124,8 +126,8 @@ def cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
 def binary_cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
     """Compute the sigmoid cross-entropy, with a separate decision for each class.
 
-    Source: "Dynamic Routing Between Capsules", section 6.2, the baseline for images of several
-    classes.
+    Source: "Dynamic Routing Between Capsules", section 6.2, where the baseline for images of
+    several classes uses this loss.
 
     Args:
         logit_BN: Logits of the classes.
@@ -140,7 +142,8 @@ def binary_cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
 def reconstruction_loss(images_BCHW: Tensor, target_BCHW: Tensor) -> Tensor:
     """Compute the sum of squared pixel errors per image, averaged over the batch.
 
-    Source: "Dynamic Routing Between Capsules", section 4.1, without the weight of the loss.
+    Source: "Dynamic Routing Between Capsules", section 4.1. The caller multiplies the result by the
+    weight of this loss.
 
     Args:
         images_BCHW: Reconstructed images.

@@ -2,8 +2,8 @@
 
 Source: Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", figure 1 and section 4. The
 network has a convolution, primary capsules, convolutional capsules and class capsules; the
-configuration sets every size. A vector pose is a matrix of one row, so that its votes are linear in
-all its numbers.
+configuration sets every size. A vector pose is a matrix with one row, so each number of a vote
+depends on all numbers of the pose.
 
 Shape letters: B batch, C H W image, N positions, I child types, J parent types or classes, M parent
 positions, K kernel offsets, R S rows and columns of a pose, D class pose.
@@ -82,7 +82,7 @@ class MatrixPrimary(nn.Module):
 class MatrixCapsules(nn.Module):
     """A layer of capsules with receptive fields, which routes pose-matrix votes.
 
-    Its vote weights are not initialised here; the network draws them.
+    The network that contains the layer draws its vote weights.
 
     Args:
         fields: Child positions in the receptive field of each parent position.
@@ -92,8 +92,8 @@ class MatrixCapsules(nn.Module):
         routing: Factory of the routing.
         shared: Whether all children share the weight of a parent type.
         offset_KD: Numbers to add to the votes from each kernel offset, or None.
-        of_classes: Whether the parents are the class capsules. The child positions then share their
-            weights.
+        of_classes: Whether the parents are the class capsules. All child positions then share the
+            vote weights.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class MatrixCapsules(nn.Module):
             return self.routing(votes, with_trace)
 
     def make_children(self, routed: Routed, children: CapsuleLayer) -> CapsuleLayer:
-        """Reshape routed parents to a layer of children for the layer above.
+        """Reshape routed parents into the layer of children for the next routing.
 
         Args:
             routed: Result of `forward`.
@@ -173,15 +173,20 @@ class MatrixCapsNet(nn.Module):
         num_classes: Number of classes.
         conv: `channels`, `kernel`, `stride` and `batch_norm` of the first convolution.
         primary: `types` and `bias` of the primary capsules.
-        capsules: Lists `types`, `kernel` and `stride`, one number for each convolutional capsule
-            layer.
+        capsules: Lists `types`, `kernel` and `stride`, with one number for each convolutional
+            capsule layer.
         pose: "matrix" for 4x4 poses, or "vector" for 16 numbers with 16x16 vote weights.
-        coordinates: `place` and `scale` of the coordinate addition, as in
-            `make_coordinate_offsets`.
-        initial: Standard deviations and other constants of the weights before training.
+        coordinates: Options of the coordinate addition, explained in `make_coordinate_offsets`:
+            `place` ("right_column", "first" or "none") and `scale` ("pixels" or "grid").
+        initial: Constants of the weights before training: the standard deviations `conv`, `pose`,
+            `activation`, `votes` and `class_votes`; `bias`, the bias of the first convolution; and
+            `identity`, the multiple of the identity matrix that is added to the vote weights of the
+            convolutional capsules.
         routing: Factory of the routing, used in every capsule layer.
-        head: "length" or "linear", as in `make_head`.
-        votes: Options of the votes: `shared`, as in `MatrixCapsules`, for all layers.
+        head: "length": the activations of the class capsules are the scores. "linear": a
+            `LinearHead` computes logits from the poses.
+        votes: Options of the votes. `shared`: whether, in each layer, all children share the weight
+            of a parent type.
 
     Raises:
         ValueError: If lists have unequal lengths or a kernel does not fit; the message names the
@@ -235,7 +240,7 @@ class MatrixCapsNet(nn.Module):
 
         Args:
             images_BCHW: Images.
-            with_trace: Whether the output has the traces of the layers `capsules.0`, ...,
+            with_trace: Whether the output has the routing traces of the layers `capsules.0`, ...,
                 `classes`.
         """
         features_BCHW = torch.relu(self.norm(self.conv(images_BCHW)))
@@ -257,8 +262,8 @@ def squash_capsules(capsules: CapsuleLayer) -> CapsuleLayer:
     """Write the activation of each capsule into the length of its pose.
 
     A routing that does not read activations takes the length of a pose as the presence of a
-    capsule. The new pose is the squashed pose times the activation, and the new activation is its
-    length.
+    capsule. The new pose is the squashed pose times the activation. The new activation is the
+    length of the new pose.
     """
     pose_BNIRS, act_BNI = capsules
     squashed_BNID = squash(pose_BNIRS.flatten(3)) * act_BNI[..., None]

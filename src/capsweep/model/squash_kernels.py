@@ -1,9 +1,9 @@
-"""Triton kernels that squash sums of routing or channels of a convolution, with their gradients.
+"""Triton kernels for the squash of routing sums or convolution channels, and for its gradients.
 
-A squash in torch operations takes five launches forwards and ten backwards, of a few
-microseconds each, on numbers that the kernel before has just written. Primary capsules would be
-transposed, cast and squashed in eight launches, and as many backwards. Partial sums are added in an
-order that depends only on their number.
+With torch operations, a squash takes five kernel launches forwards and ten backwards, of a few
+microseconds each, on numbers that the previous kernel has just written. To transpose, cast and
+squash primary capsules would take eight launches forwards and eight backwards. The kernels add
+partial sums in an order that depends only on the number of partial sums.
 
 Importing this module imports triton.
 
@@ -23,14 +23,17 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Any: a launch accepts arguments that Triton adds to those of a kernel.
+# Any: a launch also accepts arguments that are not in the signature of the kernel.
 jit: Any = triton.jit
 SMALLEST = tl.constexpr(2.0**-126)  # smallest normal float32; the least number to divide by
 
 
 @jit
 def divide(x, y):
-    """Divide x by y, correctly rounded; Triton's own float32 division can be off by two units."""
+    """Divide x by y, correctly rounded.
+
+    Triton's own float32 division can be off by two units in the last place.
+    """
     if x.dtype == tl.float32:
         return tl.div_rn(x, y)
     return x / y
@@ -53,7 +56,7 @@ def get_direction(s_RD):
 
 @jit
 def squash_rows(s_RD):
-    """Squash rows as `capsules.squash` does; return the results and their lengths [R, 1]."""
+    """Squash rows to lengths in [0, 1); return the results and their lengths [R, 1]."""
     length_R1 = get_length(s_RD)
     shrunk_R1 = 1 + length_R1 * length_R1
     factor_R1 = divide(length_R1, shrunk_R1)
@@ -62,7 +65,7 @@ def squash_rows(s_RD):
 
 @jit
 def differentiate_rows(s_RD, by_v_RD):
-    """Compute the gradient with respect to rows as `capsules.squash_gradient` does."""
+    """Compute the gradient with respect to rows from the gradient with respect to their squash."""
     length_R1 = get_length(s_RD)
     shrunk_R1 = 1 + length_R1 * length_R1
     slope_R1 = divide(1 - length_R1 * length_R1, shrunk_R1 * shrunk_R1)
@@ -72,9 +75,9 @@ def differentiate_rows(s_RD, by_v_RD):
 
 @jit
 def locate_rows(num_rows, D: tl.constexpr, TILE_R: tl.constexpr, TILE_D: tl.constexpr):
-    """Return the rows [R, 1] and numbers [1, D] of a program, the valid ones, and their offsets.
+    """Return the rows [R, 1] and the numbers [1, D] of a program, a mask, and memory offsets.
 
-    The mask of valid numbers and the memory offsets are [R, D].
+    Mask and offsets are [R, D]. The mask selects the numbers that exist in the tensor.
     """
     row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
     number_1D = tl.arange(0, TILE_D)[None, :]
@@ -122,8 +125,8 @@ def squash_sums_kernel(
 ):
     """Write the sums of routing, their squash, and the length of the squash.
 
-    A sum is the bias plus its partial sums; `before`, if any, is added to the squash that is
-    written. The grid is (rows).
+    A sum is the bias plus its partial sums. With WITH_BEFORE, the kernel adds `before` to the
+    squash, but not to the length. The launch grid is (tiles of rows).
     """
     row_R1, number_1D, inside_RD, place_RD = locate_rows(num_rows, D, TILE_R, TILE_D)
     bias_RD = tl.load(bias_JD + row_R1 % J * D + number_1D, mask=inside_RD, other=0.0)
@@ -155,9 +158,10 @@ def differentiate_sums_kernel(
     WITH_BEFORE: tl.constexpr,
     WITH_LENGTH: tl.constexpr,
 ):
-    """Write the gradients with respect to v and to the sums.
+    """Write the gradients with respect to the sums and to their squash v.
 
-    The gradient with respect to v is `before` plus the sum of the partial sums. The grid is (rows).
+    The gradient with respect to v is `before` plus the sum of the partial sums. The launch grid is
+    (tiles of rows).
     """
     row_R1, _, inside_RD, place_RD = locate_rows(num_rows, D, TILE_R, TILE_D)
     by_v_RD = add_parts(
@@ -193,9 +197,9 @@ def squash_channels_kernel(
     TILE_P: tl.constexpr,
     BACKWARD: tl.constexpr,
 ):
-    """Write the poses of primary capsules, P channels each, or the gradient of the channels.
+    """Write the squashed poses of primary capsules or, if BACKWARD, the gradient of the channels.
 
-    The grid is (rows).
+    The launch grid is (tiles of rows).
     """
     row_R1, number_1P, inside_RP, row_RP = locate_rows(num_rows, P, TILE_R, TILE_P)
     line_R1 = row_R1 // width
@@ -215,9 +219,9 @@ def squash_channels_kernel(
 
 
 FUSED = {"enable_fp_fusion": True}  # explicit, since the default depends on the version
-ROWS = 128  # numbers in the rows of a program: few, for many programs, as these tensors are small
+ROWS = 128  # numbers per program; small, because small tensors should give many programs
 MOST_PARTS = 16  # most partial sums that a program reads at once
-CHANNELS = 1024  # numbers in the capsules of a program
+CHANNELS = 1024  # numbers per program of `squash_channels_kernel`
 
 
 def squash_sums(
@@ -250,10 +254,9 @@ def differentiate_sums(
     Args:
         part_XBJD: Partial sums of the gradient. None: 0.
         before_BJD: Further gradient with respect to the squash. None: 0.
-        by_length_BJ: Gradient with respect to the length of the squash, which is not contained in
-            the other two. None: 0.
-        *rest: The sums [B, J, D], which are read, and two tensors to write into: the gradients with
-            respect to the squash and to the sums.
+        by_length_BJ: Further gradient, with respect to the length of the squash. None: 0.
+        *rest: The sums [B, J, D] to read, and two tensors to write into: the gradients with respect
+            to the squash and to the sums.
     """
     sums_BJD = rest[0]
     parts, numbers = 0 if part_XBJD is None else len(part_XBJD), sums_BJD.shape[2]
@@ -273,7 +276,7 @@ def _cut_rows(rows: int, numbers: int, parts: int) -> tuple[tuple[int], dict[str
 
 
 def power_of_two(size: int) -> int:
-    """Return the smallest power of two that is at least `size`, as the size of a tile must be."""
+    """Return the smallest power of two that is at least `size`; Triton needs it for tile sizes."""
     return 1 << max(0, size - 1).bit_length()
 
 

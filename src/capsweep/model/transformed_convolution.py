@@ -1,6 +1,7 @@
 """Convolution by the bilinear form of `large_kernels`, as an autograd function.
 
-Shape letters: as in `large_kernels`. `by_x` is the gradient of the loss with respect to x.
+Shape letters (see `large_kernels`): B images, H W pixels, C channels, O output channels, T tiles, n
+frequencies, p positions, F components. `by_x` is the gradient of the loss with respect to x.
 """
 
 from collections.abc import Iterator
@@ -22,8 +23,8 @@ NUMBERS_AT_ONCE = 2**23 - 2**10
 CACHED = 2**19  # most numbers of the tiles transformed at once, so that they stay in the cache
 MOST_KEPT = 2**24  # most numbers of the factors that are kept for the backward pass
 
-Block = tuple[slice, slice]  # rows of phases, and channels of all phases of such a row
-Factors = tuple[Tensor, Tensor]  # x_TFC, w_OFC of a pair of rows of a block
+Block = tuple[slice, slice]  # rows of phases, and channels of the phases in each row
+Factors = tuple[Tensor, Tensor]  # x_TFC and w_OFC, for one block and one pair of rows
 WHOLE: Block = (slice(None), slice(None))
 
 
@@ -37,8 +38,8 @@ class Operand:
         transform: Transform of a tile.
         size: Positions of a tile along an axis.
         step: Positions from one tile to the next, along an axis.
-        stride: Pixels of a position along an axis; the stride x stride pixels are its phases.
-        padding: Zeros around the pixels: left, right, above, below.
+        stride: Pixels per position along an axis, one for each phase.
+        padding: Zeros left, right, above and below. A negative number cuts pixels off.
     """
 
     transform: Transform
@@ -62,7 +63,7 @@ class Operand:
         return rows
 
     def make_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
-        """Allocate the result of `transform_rows`, without filling it."""
+        """Allocate an uninitialised tensor for the result of `transform_rows`."""
         shape = self.split(self.pad(array_BHWC[:1]))[..., *block].shape
         tiles, pairs = len(array_BHWC) * shape[:3].numel(), len(self.transform.rows_np) // 2
         return array_BHWC.new_empty(tiles, pairs, 2 * self.size, shape[5:].numel())
@@ -98,14 +99,14 @@ class Operand:
         return _multiply(self.transform.columns[pair].t(), components_FTC.transpose(0, 1))
 
     def pad(self, array_BHWC: Tensor) -> Tensor:
-        """Add the zeros that make whole tiles."""
+        """Add zeros at the borders, or cut pixels off, to get whole tiles only."""
         return F.pad(array_BHWC, (0, 0, *self.padding)) if any(self.padding) else array_BHWC
 
     def split(self, padded_BHWC: Tensor) -> Tensor:
         """Return a view of all tiles and their phases.
 
-        Its axes are: image, row and column of tiles, row and column in a tile, row of phases, and
-        the channels of all phases in such a row.
+        The axes of the view are: image, row and column of tiles, row and column in a tile, row of
+        phases, and the channels of all phases in that row.
         """
         batch, height, width, channels = padded_BHWC.shape
         stride = self.stride
@@ -140,10 +141,10 @@ class BilinearForm:
     places: tuple[int, int]
 
     def list_blocks(self, image_BHWC: Tensor, outputs: int) -> list[Block]:
-        """List the blocks of channels, over all phases, that are multiplied at once.
+        """List the blocks of channels. The convolution multiplies one block at a time.
 
-        A block has at most CHANNELS_AT_ONCE channels. It is also so small that the rows and the
-        components of the weights have at most NUMBERS_AT_ONCE elements.
+        A block has at most CHANNELS_AT_ONCE channels, over all phases. It is also so small that the
+        rows and the components of the weights have at most NUMBERS_AT_ONCE elements each.
 
         Args:
             image_BHWC: Images.
@@ -157,10 +158,10 @@ class BilinearForm:
         return [(phases, part) for phases in rows for part in parts]
 
     def list_parts(self, image_BHWC: Tensor, outputs: int) -> list[slice]:
-        """List the parts of a batch that are computed at once.
+        """List the parts of a batch. The convolution computes one part at a time.
 
-        A part has so few images that its transformed rows, of images and of outputs, have at most
-        NUMBERS_AT_ONCE elements each.
+        A part has so few images that the transformed rows of its images and of its outputs have at
+        most NUMBERS_AT_ONCE elements each.
 
         Args:
             image_BHWC: Images.
@@ -171,7 +172,7 @@ class BilinearForm:
         return _split_range(len(image_BHWC), NUMBERS_AT_ONCE // max(rows.numel(), y_rows))
 
     def count_factors(self, image_BHWC: Tensor, weight_OKKC: Tensor) -> int:
-        """Return the number of elements in all factors that these images and weights give.
+        """Return the number of elements in the factors of all products of images and weights.
 
         Each part of the batch has a copy of the factors of the weights.
         """
@@ -188,16 +189,17 @@ class BilinearForm:
         y_BHWO: Tensor,
         factors: list[Factors] | None = None,
     ) -> None:
-        """Add the convolution to the outputs, in place.
+        """Add the convolution of the images to the outputs, in place.
 
-        It handles one block of channels and one pair of rows of frequencies at a time, so that
-        memory never holds all components of the image or of the weights at once.
+        The method handles one block of channels and one pair of rows of frequencies at a time.
+        Memory therefore never holds all components of the image or of the weights together.
 
         Args:
             image_BHWC: Images.
             weight_OKKC: Weights.
             y_BHWO: Outputs to add to.
-            factors: List to which all factors of the products are appended. None: they are dropped.
+            factors: List to which all factors of the products are appended. None: the factors are
+                dropped.
         """
         y_rows = self.outputs.make_rows(y_BHWO, WHOLE).zero_()
         for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
@@ -210,7 +212,7 @@ class BilinearForm:
                 y_rows[:, pair] += self.outputs.transpose_columns(y_FTO, pair)
                 if factors is not None:
                     factors.append((x_TFC, w_OFC))
-            del x_rows, w_rows  # free them before the next block allocates its own
+            del x_rows, w_rows  # freed before the next block allocates new ones
         self.outputs.add_transposed_rows(y_rows, y_BHWO, WHOLE)
 
     def add_gradients(
@@ -228,9 +230,10 @@ class BilinearForm:
             image_BHWC: Images.
             weight_OKKC: Weights.
             gradient_BHWO: Gradient with respect to the outputs.
-            by_image: Tensor to add the gradient with respect to the image to. None: not needed.
-            by_weight: Tensor to add the gradient with respect to the weights to. None: not needed.
-            factors: Factors from `add_outputs`, in the same order. None: they are computed again.
+            by_image: Tensor for the gradient with respect to the image. None: it is not computed.
+            by_weight: Tensor for the gradient with respect to the weights. None: it is not
+                computed.
+            factors: Factors in the order of `add_outputs`. None: the method computes them again.
         """
         g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
         for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
@@ -241,7 +244,7 @@ class BilinearForm:
                 else each.make_rows(array, block)
                 for each, array in operands
             )
-            for pair in range(x_rows.shape[1]):  # gradients overwrite its rows
+            for pair in range(x_rows.shape[1]):  # gradients overwrite this pair
                 g_TFO = self.outputs.transform_columns(g_rows, pair)
                 if factors is None:
                     x_TFC = self.image.transform_columns(x_rows, pair)
@@ -270,8 +273,8 @@ def make_form(
 ) -> BilinearForm:
     """Make the bilinear form of a convolution.
 
-    Below and to the right of the image, zeros are added or pixels left out until there are whole
-    tiles.
+    Below and to the right of the image, zeros are added or pixels are cut off to get whole tiles
+    only.
 
     Args:
         tiling: Tiling of the outputs.
@@ -300,7 +303,7 @@ def make_form(
 
 
 class TransformedConvolution(torch.autograd.Function):
-    """The bilinear form with a bias, as an autograd function, in float32 even inside autocast."""
+    """The bilinear form with a bias, as an autograd function; inside autocast it uses float32."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
@@ -314,11 +317,11 @@ class TransformedConvolution(torch.autograd.Function):
     ) -> Tensor:
         """Compute the outputs [B, O, H, W], in the memory layout "channels last".
 
-        `is_trained` says whether gradients will be computed, so that factors may be kept for them.
+        If `is_trained`, factors of at most MOST_KEPT numbers are kept for the backward pass.
         """
         image_BHWC, weight_OKKC = map(_put_channels_last, (image_BCHW, weight_OCKK))
         bias_BOHW = bias_O[:, None, None].expand(len(image_BHWC), -1, *form.places)
-        # Not a view: ReLU works in place on it, and autograd copies the gradients of views.
+        # Not a view: ReLU changes the result in place, and autograd copies gradients of views.
         y_BOHW = bias_BOHW.clone(memory_format=torch.channels_last)
         y_BHWO = _put_channels_last(y_BOHW)
         is_kept = is_trained and form.count_factors(image_BHWC, weight_OKKC) <= MOST_KEPT
@@ -359,7 +362,7 @@ def _differentiate(ctx: Any, gradient_BHWO: Tensor) -> tuple[Tensor | None, ...]
 
 
 def _put_channels_last(array_BCHW: Tensor) -> Tensor:
-    """Return the array as [B, H, W, C]; a view where the channels are last in memory already."""
+    """Return the array as [B, H, W, C], without a copy if channels are last in memory already."""
     return array_BCHW.permute(0, 2, 3, 1).contiguous()
 
 

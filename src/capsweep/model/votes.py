@@ -5,12 +5,13 @@ weights separately, so that a fast implementation need not form the votes.
 
 All classes of votes can form local votes: at each of M positions there are J types of parents, and
 below them L children, each of which votes for the J parents. One child may be below several
-positions, and its parents at all of them compete for it; `divide_children` computes its shares.
-Couplings in the field `given_BMLJ` replace those that a variant computes.
+positions. All its parents at these positions then compete for the child; `divide_children` computes
+their shares of it. If the field `given_BMLJ` is set, its couplings replace the couplings that a
+variant computes.
 
 Pose-matrix votes are computed as sums of products, number by number, with the children last in
-memory. For 4x4 matrices this is faster than matrix products. Their gradients are matrix products,
-because autograd would instead sum tensors of the size of the votes.
+memory. For 4x4 matrices this is faster than matrix products. The gradients are computed as matrix
+products; autograd would instead sum tensors of the size of the votes.
 
 Shape letters: B batch, I children (in the convolutional form: child types at each of N positions),
 J parents, P child pose, D parent pose; M parent positions, K kernel offsets, L = K I children below
@@ -27,7 +28,7 @@ from torch.autograd.function import once_differentiable
 from capsweep.model.routing import ReceptiveFields, coupling_softmax
 
 LARGEST_SUM = 4  # longest sum of products that is faster term by term than as a matrix product
-NUMBERS_AT_ONCE = (2**20, 2**27)  # most numbers of votes: CPU (cache), GPU (memory)
+NUMBERS_AT_ONCE = (2**20, 2**27)  # most numbers of votes on a CPU (cache), on a GPU (memory)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Votes:
         weight_IJDP: Vote weights W_ij.
         activation_BI: Activations of the children, for the variants that read them. None: not
             known.
-        given_BMLJ: Couplings that replace those of the variant. None: the variant computes them.
+        given_BMLJ: Couplings given by the caller. None: the variant computes the couplings.
     """
 
     CAPSULES: ClassVar = "vector capsules"  # name of these capsules in messages
@@ -105,10 +106,10 @@ class Votes:
 
         Args:
             logit_BMLJ: Routing logits.
-            norm: The set of parents that share a child. It has no effect, as there is only one
-                position.
-            none_of_the_above: Whether a share of each child may go to no parent: one more slot,
-                whose logit is always 0, takes it.
+            norm: The set of parents that share a child. This option has no effect here, because
+                there is only one position.
+            none_of_the_above: Whether a share of each child may go to no parent. The softmax then
+                has one more slot for this share, with the logit 0.
         """
         return coupling_softmax(logit_BMLJ, None, norm, none_of_the_above)
 
@@ -127,7 +128,7 @@ class ConvolutionalVotes:
         child_MK: The child position at kernel offset k of parent position m.
         offset_KD: Numbers to add to the votes from each kernel offset (coordinate addition), or
             None.
-        given_BMLJ: Couplings that replace those of the variant. None: the variant computes them.
+        given_BMLJ: Couplings given by the caller. None: the variant computes the couplings.
     """
 
     CAPSULES: ClassVar = "matrix capsules"  # name of these capsules in messages
@@ -156,7 +157,8 @@ class ConvolutionalVotes:
     def form_numbers_first(self) -> Tensor:
         """Form the votes [B, M, J, D, L], contiguous, with the children as the last axis.
 
-        For matrices of at most 4 columns the votes are a sum of products, number by number.
+        If pose matrices have at most LARGEST_SUM columns, each number of a vote is computed as a
+        sum of products.
         """
         if self.pose_BNIRS.shape[4] > LARGEST_SUM:
             return self.form_local().permute(0, 1, 3, 4, 2).contiguous()
@@ -195,9 +197,11 @@ class ConvolutionalVotes:
 
         Args:
             logit_BMLJ: Routing logits.
-            norm: The set of parents that share a child, as in `coupling_softmax`.
-            none_of_the_above: Whether a share of each child may go to no parent: one more slot,
-                whose logit is always 0, takes it.
+            norm: The set of parents that share a child. "all": the parents at all positions above
+                the child. "types": the parents at one position. "positions": the parents of one
+                type at all these positions.
+            none_of_the_above: Whether a share of each child may go to no parent. The softmax then
+                has one more slot for this share, with the logit 0.
         """
         if len(self.child_MK) == 1:
             return coupling_softmax(logit_BMLJ, None, norm, none_of_the_above)
@@ -254,8 +258,8 @@ class _PoseProducts(torch.autograd.Function):
 def _differentiate_products(ctx: Any, by_votes_BMJDL: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the gradients of poses and weights from the gradient of the votes.
 
-    For each child M' = V' W^T and W' = M^T V', summed over all parents and all positions. Second
-    derivatives raise an error.
+    With X' for the gradient with respect to X, M' = V' W^T is summed over the parents, and W' = M^T
+    V' over images and positions. Second derivatives raise an error.
     """
     pose_BMLRQ, weight_LJQS = ctx.saved_tensors
     batch, positions, _, rows, _ = pose_BMLRQ.shape

@@ -1,7 +1,7 @@
-"""The cells of a table as the ledger has them, and how the cells differ in data and origin.
+"""The cells of a table, read from the ledger, and their differences in data and origin.
 
-Results depend slightly on hardware, torch and code, so a note says where the cells of one table
-differ in these. A table is refused if its cells name the same data set but read different data.
+Results depend slightly on hardware, torch and code, so a note lists such differences between the
+cells of one table. A table is refused if its cells name the same data set but read different data.
 """
 
 import json
@@ -34,7 +34,7 @@ class TableCell:
         provenance: Code, versions, hardware and command; empty if the file is absent or damaged.
         rows: The metrics of each epoch; empty if the file is damaged.
         evaluations: The names of the files in evals/.
-        where: The path or URL of the folder.
+        where: The path or URL of the cell's folder in the ledger.
     """
 
     point: Point
@@ -46,17 +46,17 @@ class TableCell:
 
     @property
     def signature(self) -> str:
-        """The cell's signature."""
+        """The signature of the cell: the hash that names the cell in the ledger."""
         return self.point.cell.signature
 
     @property
     def is_finished(self) -> bool:
-        """Whether the cell has a result; a cell that a search stopped early has none."""
+        """Whether the cell has a result. A cell that a search stopped early has no result."""
         return self.entry.result is not None
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """The cell's result; empty if it has none."""
+        """The result of the cell; empty if the cell has no result."""
         return self.entry.result or {}
 
     @property
@@ -66,9 +66,12 @@ class TableCell:
 
 
 def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, TableCell]:
-    """Read the cells at some places of a sweep from the ledger, by signature.
+    """Read the cells of some places of a sweep from the ledger.
 
     A damaged file is reported on the terminal, and its content is left empty.
+
+    Returns:
+        The cells by signature.
     """
     places = {point.cell.signature: point for point in points}
     entries = ledger.read_cell_entries(point.cell for point in places.values())
@@ -84,18 +87,20 @@ def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, TableCell]:
             ledger.locate_files(signature, result),
         )
 
-    with ThreadPoolExecutor(READERS) as pool:  # an object store answers slowly, but many at once
+    with ThreadPoolExecutor(READERS) as pool:  # one read of an object store is slow
         return dict(zip(places, pool.map(read_cell, places), strict=True))
 
 
 def compare_data(cells: Sequence[TableCell]) -> dict[str, str]:
-    """Check that finished cells of the same data set read the same data, by their digests.
+    """Check that finished cells of the same data set have read the same data.
+
+    The data are compared by their digests (sha256).
 
     Returns:
         A note under the key "data" if some results have no digest; else an empty dictionary.
 
     Raises:
-        UserError: If two cells declare the same data but their digests differ.
+        UserError: If two cells declare the same data but have different digests.
     """
     used: dict[tuple[str, str], dict[str, list[TableCell]]] = {}
     for cell in cells:
@@ -112,7 +117,10 @@ def compare_data(cells: Sequence[TableCell]) -> dict[str, str]:
 
 
 def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[TableCell]]) -> UserError:
-    """Return the error for cells that read different data; it names some cells of each digest."""
+    """Return the error for cells that have read different data.
+
+    For each digest, the message names up to MOST_NAMED cells.
+    """
     texts = [
         f"{digest} ({', '.join(cell.signature for cell in cells[:MOST_NAMED])}"
         f"{', ...' * (len(cells) > MOST_NAMED)})"
@@ -126,12 +134,12 @@ def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[TableCell]]) ->
     )
 
 
-# For each finished cell, named by its field and its seed: hardware, torch and code that made it.
+# Hardware, torch and code of each finished cell. A key is the name of a field, and a seed.
 Origins = Mapping[tuple[str, int], Mapping[str, str]]
 
 
 def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str]:
-    """List where finished cells differ in hardware, torch or code.
+    """Describe how finished cells differ in hardware, torch or code.
 
     Hardware and torch are compared between all cells. Code is compared between the seeds of one
     field only, because different networks run different code.
@@ -140,8 +148,8 @@ def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str
         fields: The finished cells, by the name of their field in the table.
 
     Returns:
-        A text for each kind that differs, under a key such as "torch differs". It says which cells
-        have which value.
+        A text for each kind that differs, under a key such as "torch differs". The text says which
+        cells have which value.
     """
     cells = {
         (name, cell.point.seed): describe_circumstances(cell.provenance, cell.result)
@@ -157,7 +165,7 @@ def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str
 
 
 def _name_difference(kind: str, cells: Origins) -> dict[str, str]:
-    """Describe which cells have which value of `kind`, which is hardware, torch or code.
+    """Describe which cells have which value of `kind` ("hardware", "torch" or "code").
 
     An example: `{"torch differs": "2.12.0 in seed 0 of cnn; 2.13.0 in seed 1 of cnn, capsnet"}`.
     The result is empty if all cells have the same value.
@@ -170,7 +178,10 @@ def _name_difference(kind: str, cells: Origins) -> dict[str, str]:
 
 
 def _name_cells(kind: str, value: str, cells: Origins) -> Iterator[str]:
-    """Yield the names of the fields whose cells have a value; name seeds if only some have it."""
+    """Yield the names of the fields whose cells have a value.
+
+    If only some seeds of a field have the value, these seeds are named too: `seed 0 of cnn`.
+    """
     seeds: dict[str, list[int]] = {}
     for (field, seed), made_by in cells.items():
         if made_by[kind] == value:

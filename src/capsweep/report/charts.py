@@ -1,6 +1,6 @@
-"""The drawing of charts and of grids of images with matplotlib.
+"""The drawing of charts and of image grids with matplotlib.
 
-Colours can be told apart by colour-blind readers. Equal numbers give equal bytes.
+Colour-blind readers can distinguish the colours. Equal numbers give PNG files of equal bytes.
 Shape letters: R rows and K columns of pictures; C H W image; Y X height and width of the canvas.
 """
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, HEIGHT = 4.6, 2.9  # inches of a panel; its letters can be read on the screen of a phone
-LEGEND_LINE = 0.18  # inches that a line of the legend adds to the height
+WIDTH, HEIGHT = 4.6, 2.9  # inches of a panel; its text can be read on a phone
+LEGEND_LINE = 0.18  # inches that a line of the legend adds to a figure's height
 LETTERS = 9  # points, the size of letters
-TICKS = 6  # at most on an axis, so that their numbers do not touch
-ROW = 0.22  # inches of a row in the figure of a table
-MOST_ACROSS = 3  # panels side by side in the figure of a table
+TICKS = 6  # most ticks on an axis, so that their numbers do not overlap
+ROW = 0.22  # height in inches of a row in the figure of a table
+MOST_ACROSS = 3  # most panels side by side in the figure of a table
 DPI = 200
-SPREAD = 8.0  # ratio of the largest to the smallest value from which a scale is logarithmic
+SPREAD = 8.0  # a scale is logarithmic if largest value / smallest value is at least this
 OPTIONS: dict[Any, Any] = {
     "font.size": LETTERS,
     "axes.spines.top": False,
@@ -44,7 +44,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 LINES = ("-", "--", "-.", ":")  # 4 lines and 7 colours have no common factor: 28 combinations
 MARKERS = "osD^vPX*<>"
 GAP = 4  # pixels between pictures
-SIDE = 112  # pixels, about the height at which a picture is drawn
+SIDE = 112  # pixels, the approximate height at which a picture is drawn
 SCALED = "standardised inputs are scaled to their own range, of stereo images the first is shown"
 LETTER, LINE, MARGIN = 9, 26, 16  # pixels: width of a letter, height of a line, outer margin
 
@@ -58,51 +58,57 @@ class Style(NamedTuple):
 
 
 def choose_style(index: int) -> Style:
-    """Choose the style of the curve at an index; 28 indices in a row give different styles."""
+    """Choose the style of the curve at an index; 28 successive indices give different styles."""
     return Style(*(each[index % len(each)] for each in (COLOURS, LINES, MARKERS)))
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric of one row of a table by epoch, over its seeds."""
+    """The curve of a metric by epoch, for one row of a table."""
 
-    name: str  # of the row, for the legend
-    row: int  # index of the row among the rows that are drawn; it decides the style
+    name: str  # name of the row, for the legend
+    row: int  # index of the row among the drawn rows; it decides the style
     epochs: tuple[int, ...]  # epochs that all seeds have, counted from 1
-    mean: tuple[float, ...]  # over the seeds, for each epoch
-    low: tuple[float, ...]  # smallest value of a seed, for each epoch
-    high: tuple[float, ...]  # largest value of a seed, for each epoch
+    mean: tuple[float, ...]  # mean over the seeds, for each epoch
+    low: tuple[float, ...]  # smallest value among the seeds, for each epoch
+    high: tuple[float, ...]  # largest value among the seeds, for each epoch
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The metric of one row of a table against its cost; every seed of the row has a result."""
+    """A point in a chart of metric against cost: one row of a table with all of its seeds."""
 
-    name: str  # of the row, for the legend
-    row: int  # index of the row among the rows that are drawn; it decides the style
-    cost: float  # mean over the seeds
-    mean: float  # of the metric over the seeds
+    name: str  # name of the row, for the legend
+    row: int  # index of the row among the drawn rows; it decides the style
+    cost: float  # mean of the cost over the seeds
+    mean: float  # mean of the metric over the seeds
     std: float | None  # standard deviation of the metric over the seeds; None for one seed
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One column in the figure of a table."""
+    """One column of a table, drawn as a panel of the table's figure.
 
-    title: str  # above the panel; empty where the table has one column
-    rows: tuple[tuple[int, float, float, float], ...]  # position from the top, mean, interval
-    baseline: float | None  # mean of the row that differences are taken to
+    Attributes:
+        title: The text above the panel; empty if the table has only one column.
+        rows: For each row its position from the top, its mean, and both ends of its interval.
+        baseline: The mean of the baseline, drawn as a dotted line; None if there is no baseline.
+    """
+
+    title: str
+    rows: tuple[tuple[int, float, float, float], ...]
+    baseline: float | None
 
 
 def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
-    """Return the PNG of the figure that `draw` makes from some numbers, from a cache if possible.
+    """Draw a figure and return its PNG, or read the PNG from the user's cache.
 
-    The user's cache keeps the PNG, so that equal numbers are drawn once on a machine and
-    matplotlib is not imported again.
+    On one machine, equal numbers are drawn only once. A PNG from the cache needs no import of
+    matplotlib.
 
     Args:
-        draw: A function of a module, which returns the figure.
-        *numbers: Its arguments: plain data or dataclasses.
+        draw: A function of a module that returns the figure.
+        *numbers: The arguments of `draw`: plain data or dataclasses.
     """
 
     def encode_figure() -> str:
@@ -126,7 +132,7 @@ def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":
     handles = [_draw_line(axes, curve) for curve in curves]
     axes.set_xlabel("epoch")
     axes.set_ylabel(label)
-    # For a single epoch, more than one tick would give ticks between epochs.
+    # With a single epoch, a second tick would stand between two epochs.
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _set_scale(axes, "y", [value for curve in curves for value in curve.mean])
     _add_legend(figure, handles, [curve.name for curve in curves])
@@ -161,7 +167,7 @@ def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
 
 
 def draw_panels(metric: str, keys: str, names: Sequence[str], panels: Sequence[Panel]) -> "Figure":
-    """Draw a table: each row has a dot at its mean and a bar over its interval."""
+    """Draw a panel for each column of a table: each row is a dot at its mean, with its interval."""
     from matplotlib.figure import Figure
 
     measure = metric_format.measure_of(metric)
@@ -194,7 +200,7 @@ def _label_metric(metric: str) -> str:
 
 
 def _make_figure(names: int) -> "tuple[Figure, Axes]":
-    """Make a figure of one panel, with room below it for a legend of `names` lines."""
+    """Make a figure of one panel, with room below the panel for a legend of `names` lines."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, HEIGHT + LEGEND_LINE * names), layout="constrained")
@@ -202,7 +208,7 @@ def _make_figure(names: int) -> "tuple[Figure, Axes]":
 
 
 def _add_legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
-    """Put a legend below the panel; a `$` in a name is not read as mathematics."""
+    """Put a legend below the panel; a `$` in a name is printed, not read as mathematics."""
     labels = [f" {name}" for name in names]  # matplotlib would leave out a name that begins with _
     box = figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=LETTERS)
     for text in box.get_texts():
@@ -210,7 +216,7 @@ def _add_legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) 
 
 
 def _set_scale(axes: "Axes", which: Literal["x", "y"], values: Sequence[float]) -> None:
-    """Set the ticks of an axis; make it logarithmic if its values are positive and far apart."""
+    """Set the ticks of an axis; make the axis logarithmic if values are positive and far apart."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     axis = axes.xaxis if which == "x" else axes.yaxis
@@ -232,20 +238,23 @@ class Grid:
     above: Sequence[str]  # a text for each column
     title: str  # above the grid
     caption: str  # below the grid
-    side: int = SIDE  # about how many pixels high or wide an image is drawn
+    side: int = SIDE  # approximate height or width of a drawn image, in pixels
 
 
 def to_rgb(images_KCHW: np.ndarray) -> np.ndarray:
-    """Return images as RGB in 0..1, [K, H, W, 3]: in colour if they have three channels.
+    """Return images as RGB with values in 0..1 and the shape [K, H, W, 3].
 
-    Other images are shown in grey by their first channel.
+    Images of three channels keep their colours. Other images become grey, by their first channel.
     """
     channels = (0, 1, 2) if images_KCHW.shape[1] == 3 else (0, 0, 0)
     return images_KCHW[:, channels].transpose(0, 2, 3, 1).clip(0, 1)
 
 
 def scale_images(images_KCHW: np.ndarray) -> np.ndarray:
-    """Scale each image to its own range if any value of the images lies outside 0..1."""
+    """Scale the values of images to 0..1, each image by its own least and greatest value.
+
+    If all values of all images are in 0..1 already, the images are returned unchanged.
+    """
     if images_KCHW.min() >= 0 and images_KCHW.max() <= 1:
         return images_KCHW
     low, high = (f(images_KCHW, axis=(1, 2, 3), keepdims=True) for f in (np.min, np.max))

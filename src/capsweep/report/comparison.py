@@ -17,7 +17,8 @@ TEST_KEYS = ("dataset.reader", "dataset.test")  # sections that decide a cell's 
 def check_same_examples(ledger: Ledger, first: str, second: str) -> None:
     """Raise UserError if two cells were tested on different images.
 
-    A comparison of labels is not enough: transformed digits have the labels of the digits.
+    A comparison of labels is not enough, because transformed digits keep the labels of the
+    original digits.
     """
     ours, theirs = (_describe_test(ledger, signature) for signature in (first, second))
     for key in sorted(ours.keys() & theirs.keys()):
@@ -29,7 +30,7 @@ def check_same_examples(ledger: Ledger, first: str, second: str) -> None:
 
 
 def _describe_test(ledger: Ledger, signature: str) -> dict[str, Any]:
-    """Return what the ledger knows of a cell's test images: settings and digests, by key."""
+    """Return settings and digests of a cell's test images from the ledger, by key."""
     science, result = ledger.read_science(signature), ledger.read_result(signature)
     parts = {} if science is None else {k: get(science, k) for k in TEST_KEYS}
     if result is None:
@@ -53,14 +54,14 @@ def describe_comparison(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]]
     second) with its paired bootstrap interval, and the p value of McNemar's exact test.
 
     Args:
-        predictions: Scores and labels of the two cells, by signature, the first one first.
+        predictions: Scores and labels of the two cells, by signature, in the order of comparison.
 
     Raises:
         UserError: If the labels differ, or if scores do not fit the labels.
     """
     (first, (ours, labels)), (second, (theirs, others)) = predictions.items()
     if not np.array_equal(labels, others):
-        raise UserError(f"{first} and {second} have different test examples; choose two of one set")
+        raise UserError(f"{first} and {second} have different test examples; choose one test set")
     try:
         wrong = [examples.find_wrong(scores, labels) for scores in (ours, theirs)]
     except ValueError as error:

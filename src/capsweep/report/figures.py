@@ -1,4 +1,4 @@
-"""The figures of a sweep's report: curves by epoch, and the metric against the cost of a cell.
+"""The figures of a sweep's report: its table, curves by epoch, and the metric against cost.
 
 This module decides which rows are drawn and writes the captions; `charts` draws.
 """
@@ -16,8 +16,8 @@ from capsweep.report.charts import Curve, Mark, Panel
 from capsweep.report.table import CellGroup, ResultTable
 from capsweep.statistics.seeds import list_common_steps
 
-MOST_ROWS = 14  # in a figure; more curves cannot be told apart
-MOST_TABLE_ROWS = 40  # in the figure of a table
+MOST_ROWS = 14  # most rows in a figure; more curves cannot be told apart
+MOST_TABLE_ROWS = 40  # most rows in the figure of a table
 Series = Mapping[int, float]  # a number per epoch
 
 
@@ -27,12 +27,12 @@ class ReportFigure:
 
     caption: str  # what is shown and how it was computed, or why there is no image
     stem: str  # name of its file, without the ending
-    names: Sequence[str] = ()  # of the rows that are drawn
+    names: Sequence[str] = ()  # names of the drawn rows
     image: bytes | None = None  # the PNG; None if nothing can be drawn
 
 
 def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
-    """Yield the figure of the table, then loss, error and cost of each column."""
+    """Yield the figure of the table, then the figures of loss, error and cost for each column."""
     yield make_table_figure(table)
     groups = _choose_rows(table)
     for number in range(len(table.columns)):
@@ -47,7 +47,10 @@ def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
 
 
 def make_table_figure(table: ResultTable) -> ReportFigure:
-    """Draw a table: a panel for each column, with the rows whose seeds have all finished."""
+    """Draw a table, with a panel for each column.
+
+    A row is drawn if all of its seeds have the metric.
+    """
     stem, complete = "table", [(g, g.full_summary) for g in table.groups if g.full_summary]
     names = {group.row: group.name for group, _ in complete}
     caption = f"{table.sweep.metric}: mean over seeds and its 95 % interval"
@@ -74,7 +77,8 @@ def _choose_rows(table: ResultTable) -> list[CellGroup]:
     """Choose the rows to draw: all, or the baseline and the best rows if there are too many.
 
     Returns:
-        The fields of these rows in the order of the table; `row` counts the drawn rows only.
+        The fields of these rows in the order of the table. The `row` of a field is changed to its
+        index among the drawn rows.
     """
     sign = -1 if table.measure.higher_is_better else 1
 
@@ -91,20 +95,20 @@ def describe_rows(table: ResultTable) -> str:
     text = f"Rows are named {' · '.join(table.sweep.rows)}. Time includes validation."
     if len(table.rows) > MOST_ROWS:
         best = "the best" if table.baseline is None else "the baseline and the best"
-        text += f" Drawn are {MOST_ROWS} of the {len(table.rows)} rows: {best} by "
-        text += f"{table.sweep.metric}; make report with ARMS=... or single values draws others."
+        text += f" {MOST_ROWS} of the {len(table.rows)} rows are drawn: {best} by "
+        text += f"{table.sweep.metric}. For other rows: make report with ARMS=... or single values."
     return text
 
 
 def choose_split(name: str, fields: Sequence[CellGroup]) -> str:
-    """Return `val/NAME` if every epoch of the finished cells has it, else `train/NAME`."""
+    """Return `val/NAME` if all epochs of the finished cells have this metric, else `train/NAME`."""
     rows = [row for field in fields for cell in field.finished.values() for row in cell.rows]
     is_validated = bool(rows) and all(f"val/{name}" in row for row in rows)
     return f"{'val' if is_validated else 'train'}/{name}"
 
 
 def read_rows(cell: TableCell, key: str, factor: float = 1) -> Series:
-    """Read a metric of a cell by epoch, from epoch 0 on, and multiply it by a factor."""
+    """Read a metric of a cell by epoch, counted from 0, and multiply the metric by a factor."""
     values = {row["epoch"]: row.get(key) for row in cell.rows}
     return {epoch: factor * v for epoch, v in values.items() if isinstance(v, (int, float))}
 
@@ -112,7 +116,7 @@ def read_rows(cell: TableCell, key: str, factor: float = 1) -> Series:
 def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
     """Compute mean, lowest and highest value of some seeds in each epoch.
 
-    An epoch counts if every seed has a finite number for it.
+    Only epochs for which every seed has a finite number are used.
 
     Args:
         name: The name of the curve.
@@ -132,7 +136,7 @@ def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
 
 
 def _make_curve_figures(fields: Sequence[CellGroup], where: str) -> Iterator[ReportFigure]:
-    """Yield the figures of loss and error by epoch; captions end with the column, `where`."""
+    """Yield the figures of loss and error by epoch; `where` names the column in the captions."""
     for stem, factor, unit in (("loss", 1, ""), ("error", 100, " (%)")):
         key = choose_split(stem, fields)
         curves: list[Curve] = []
@@ -154,14 +158,14 @@ def _make_curve_figures(fields: Sequence[CellGroup], where: str) -> Iterator[Rep
 def collect_marks(
     fields: Sequence[CellGroup], read_cost: Callable[[Any], float | None]
 ) -> list[Mark]:
-    """Return a mark for each complete field, at its mean cost over the seeds.
+    """Make a mark for each field of which all seeds have the metric and a cost.
 
     Args:
         fields: The fields of one column of a table.
-        read_cost: Reads the cost from a cell's result; None if the result does not have it.
+        read_cost: A function that reads the cost from a cell's result; None if it has no cost.
 
     Returns:
-        The marks; a field that lacks a seed, or the cost of a seed, has none.
+        The marks, each at the mean cost over its seeds.
     """
     marks = []
     for field in fields:
@@ -173,7 +177,7 @@ def collect_marks(
 
 
 def _make_cost_figure(metric: str, fields: Sequence[CellGroup], where: str) -> ReportFigure:
-    """Make the figure of the metric against the time of a cell, for rows with all of their seeds.
+    """Draw the metric against the time of a cell, for rows of which all seeds have a result.
 
     The time is device time if every finished cell recorded GPU hours, else wall time.
     """

@@ -1,4 +1,4 @@
-"""A table of results as text, from which Markdown, terminal, LaTeX and web page are made."""
+"""A table of results as text: the common source of Markdown, terminal, LaTeX and web page."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from capsweep.sweep.expand import MATCHED_METRIC
 
 PUBLISHED = "published"
 ACCURACY = "validation accuracy"
-CONSTANT = "all equal"  # said of a difference that is the same for every seed
+CONSTANT = "all equal"  # text for a difference that is the same for every seed
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class FormattedField:
 
     text: str  # such as `1.23 ± 0.10 % (3)`
     kind: Literal["coordinate", "value", "accuracy", "difference", "published"]  # what it shows
-    best: bool = False  # whether it is the best mean of its column
+    best: bool = False  # whether the field has the best mean of its column
     column: int | None = None  # index in `ResultTable.columns`, for values and differences
 
     @property
@@ -52,8 +52,8 @@ class FormattedTable:
     """A table of results as text, with its notes."""
 
     header: Sequence[str]  # names of the columns
-    rows: Sequence[Sequence[FormattedField]]  # rows as in `ResultTable`, fields as in the header
-    notes: Sequence[str]  # what was trained, what numbers mean, failures, sources; below the table
+    rows: Sequence[Sequence[FormattedField]]  # rows of the table, fields by column
+    notes: Sequence[str]  # below the table: training, meaning of numbers, failures, sources
     warnings: Sequence[str] = ()  # printed above the table
 
     @property
@@ -67,7 +67,8 @@ def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> Forma
 
     Args:
         table: The table of results.
-        cause: Writes the cause of a failure for the notes; the default leaves it as it is.
+        cause: A function that rewrites the cause of a failure for the notes. The default does not
+            change the cause.
     """
     rows = [_format_row(table, row) for row in table.rows]
     notes = _list_notes(table, cause)
@@ -118,7 +119,10 @@ def _notes_on_numbers(table: ResultTable) -> list[str]:
 
 
 def _notes_on_differences(table: ResultTable) -> list[str]:
-    """Return notes that explain the differences to the baseline and their tests; often none."""
+    """Return notes that explain the differences to the baseline and their statistical tests.
+
+    The list is empty if the table has no differences.
+    """
     differences = [group.difference for group in table.groups if group.difference]
     if not differences or table.baseline is None:
         return []
@@ -188,8 +192,8 @@ def _format_row(table: ResultTable, row: TableRow) -> list[FormattedField]:
 def _format_mean(group: CellGroup | None, measure: Measure) -> str:
     """Write the mean of a field, such as `1.23 ± 0.10 % (3) [0.98, 1.48]`.
 
-    A field that lacks seeds says how many it has and why others failed, such as
-    `2/3 seeds; failed: out of memory`.
+    If seeds are missing, the text has the number of present seeds and the causes of failures, such
+    as `2/3 seeds; failed: out of memory`.
     """
     if group is None or group.unmeasured:
         return MISSING

@@ -36,7 +36,8 @@ def grid_terminal(
 ) -> Table:
     """Return a table for our console, with the question as its title.
 
-    Fields need no escaping: our console replaces what a terminal cannot show and reads no markup.
+    Fields need no escaping, because our console does not read markup and replaces characters that
+    a terminal cannot show.
     """
     table = Table(title=question, box=box.SIMPLE_HEAD, pad_edge=False)
     table.title_style, table.title_justify = "none", "left"
@@ -48,21 +49,21 @@ def grid_terminal(
 
 
 def format_value(value: Any) -> str:
-    """Write a coordinate or setting as text; a float has at most six digits."""
+    """Write a coordinate or setting as text; a float has at most six significant digits."""
     if value is None:
         return MISSING
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def describe_row(coordinates: Iterable[Any]) -> str:
-    """Return the name of a row in notes: its coordinates, joined."""
+    """Return the name of a row for notes: its coordinates, separated by ` · `."""
     return " · ".join(map(format_value, coordinates))
 
 
 def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]:
     """Return a note for each row with stale cells, or a single note if all cells are stale.
 
-    A cell is stale if other code than today's made it.
+    A cell is stale if the current code is not the code that made the cell.
 
     Args:
         stale: The number of stale cells, by the coordinates of a row.

@@ -30,9 +30,9 @@ from capsweep.storage.files import write_atomically, write_text
 
 TEMPLATES = Path(__file__).with_name("templates")
 PAGE, FIGURES = "index.html", "figures"
-MOST_BYTES = 6_000_000  # of all pictures of a page, so that a page of a thousand cells opens
-# Keys of a cell's files that its facts leave out: the page shows the configuration separately, and
-# digests are for `capsweep ledger verify`.
+MOST_BYTES = 6_000_000  # limit for all pictures of a page, so that browsers can open a large page
+# Keys of a cell's files that `list_facts` leaves out. The page shows the configuration separately,
+# and digests are only for `capsweep ledger verify`.
 NOT_SHOWN = ("signature", "science", "overrides", "logistics", "sha256", "first_activations")
 
 
@@ -45,7 +45,7 @@ class Picture:
         field: The field of the table that has the cell.
         seed: The seed of the cell.
         content: The PNG.
-        caption: The caption in the file of its numbers; empty if there is none.
+        caption: The caption, from the file of the picture's numbers; empty if there is no caption.
     """
 
     name: str
@@ -79,7 +79,8 @@ def render_page(
 ) -> str:
     """Return the page as HTML.
 
-    All values are escaped. The policy of the page allows its one script only, by its hash.
+    All values are escaped. The page's content security policy allows a single script, which it
+    names by a hash.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -130,7 +131,7 @@ def describe_counts(cells: Iterable[TableCell]) -> str:
 
 
 def list_facts(cell: TableCell) -> dict[str, str]:
-    """Return what the ledger recorded of a cell's result and origin, by dotted key."""
+    """Return the recorded facts of a cell, such as status, result and origin, by dotted key."""
     known: dict[str, Any] = {
         "status": cell.entry.status,
         "cause": cell.entry.cause,
@@ -145,9 +146,10 @@ def list_facts(cell: TableCell) -> dict[str, str]:
 
 
 def read_pictures(fields: Sequence[CellGroup], ledger: Ledger) -> list[Picture]:
-    """Read the pictures of the first seed of each field that has pictures.
+    """Read the pictures of one cell for each field of a table.
 
-    A picture is left out if it would exceed MOST_BYTES for the whole page.
+    This cell is the first seed that has pictures. A picture is left out if the pictures of the page
+    would have more than MOST_BYTES together.
     """
     pictures, room = [], MOST_BYTES
     for field in fields:
@@ -167,7 +169,10 @@ def read_pictures(fields: Sequence[CellGroup], ledger: Ledger) -> list[Picture]:
 
 
 def _read_caption(cell: TableCell, name: str, ledger: Ledger) -> str:
-    """Read a picture's caption from the file of its numbers; empty if absent or damaged."""
+    """Read the caption of a picture from the .npz file of its numbers.
+
+    The caption is empty if this file is absent or damaged.
+    """
     numbers = f"{EVALUATIONS}/{PurePosixPath(name).stem}.npz"
     stored = ledger.read(cell.signature, numbers)
     read = partial(stored_files.read_arrays, stored or b"", numbers, "draw it again")

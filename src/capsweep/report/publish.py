@@ -22,7 +22,7 @@ from capsweep.runtime.terminal import count_of
 from capsweep.statistics.seeds import LEVEL, PairedDifference, summarise_values
 from capsweep.storage.files import write_atomically, write_text
 
-NAME = "report"  # in the markers of a page
+NAME = "report"  # name in the markers of a page
 ARCHIVES = "ledgers"  # folder beside the sweep files, with the cells behind published tables
 COMMAND = "(?m)^`(make report [^`]+)` printed this"  # the line of a page that names its command
 CHARTS = "charts"  # folder beside the sweep files, with the figures of published tables
@@ -30,8 +30,8 @@ NOT_TESTED = "Not tested, since the difference is the same for all seeds"
 Content: TypeAlias = Mapping[str, Any]
 ROUTING = "routing.json"  # file in the evals/ of a cell
 SIZES_NOTE = "parameters: with decoder. images/s: the median speed of training, as the cells ran."
-MEASURES = ("entropy", "polarisation", "variety", "dead", "trees")  # of a routed layer
-FEWEST, MOST = 1, 10  # numbers of iterations at test whose changes the table shows
+MEASURES = ("entropy", "polarisation", "variety", "dead", "trees")  # measures of a routed layer
+FEWEST, MOST = 1, 10  # numbers of iterations at test for which the table shows changed classes
 ROUTING_NOTES = (
     "Of each layer, by couplings of the last iteration. entropy: that of the shares of a child, by "
     "that of equal shares. polarisation: how far a child's largest share is from an equal one; 0 "
@@ -49,23 +49,24 @@ VERDICT = "Not written yet. All that is outside the two markers is written by ha
 
 
 def section_markers(name: str) -> tuple[str, str]:
-    """Return the first and the last line of a section: comments, which a page does not show."""
+    """Return the first and the last line of a section; they are comments, invisible on the page."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
 def renew_section(page: Path, name: str, section: str | None, new: str | None = None) -> str:
-    """Replace the text between a page's markers, and return the page as it was before.
+    """Replace the text between a page's markers, and return the old text of the page.
 
     Every other byte of the page stays the same.
 
     Args:
         page: The file of the page.
         name: The name in the markers.
-        section: The new text, in whole lines; None only checks the page.
+        section: The new text, in whole lines; None: the page is checked and not changed.
         new: The text of the page if the file does not exist yet.
 
     Raises:
-        UserError: If the page does not have one pair of markers, or cannot be read or written.
+        UserError: If the page does not have exactly one pair of markers, or if the page cannot be
+            read or written.
     """
     begin, end = section_markers(name)
     try:
@@ -81,10 +82,10 @@ def renew_section(page: Path, name: str, section: str | None, new: str | None = 
 
 
 def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
-    """Write a table into the page beside its sweep file, archive its cells, and return the path.
+    """Write a table into the page beside its sweep file, archive its cells, and return its path.
 
-    A page that does not exist is made. The page names no folder of this machine; of a failure it
-    gives only the kind.
+    A missing page is made. The page names no folder of this machine. For a failure the page gives
+    only the kind.
 
     Raises:
         UserError: If no cell is finished, the data were cut by limit_batches, the page has the
@@ -112,7 +113,7 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
     before = re.search(COMMAND, renew_section(path, NAME, None, new))
     if before is not None and before[1] != command:
-        cure = "to replace it, remove what stands between the markers of that page"
+        cure = "to replace it, remove the text between the markers of that page"
         raise UserError(f"{refused}: {path} has the table of `{before[1]}`; {cure}")
     keep_cells(table, ledger, path.parent / ARCHIVES / f"{path.stem}.tar{transfer.PACKED}")
     renew_section(path, NAME, "\n" + "\n\n".join(paragraphs) + "\n\n", new)
@@ -120,7 +121,9 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
 
 
 def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
-    """Write the archive of a table's ended cells; verify it before it replaces an older one.
+    """Write the archive of a table's cells that have a result or have failed.
+
+    The new archive is verified before it replaces an older archive.
 
     Raises:
         DataError: If a cell lacks a file.
@@ -146,8 +149,8 @@ def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
 def describe_decisions(table: ResultTable) -> list[str]:
     """Describe, for each column of a table, which rows differ significantly from the baseline.
 
-    A sentence lists the rows with p below the level, one gives the range of the intervals of the
-    other tested rows, and one lists the rows whose difference is the same for all seeds.
+    For each column there are up to three sentences: the rows with p below LEVEL; the other tested
+    rows, with the range of their intervals; the rows whose difference is the same for all seeds.
     """
     sentences = []
     for number, column in enumerate(table.columns):
@@ -189,10 +192,10 @@ def _format(table: ResultTable, difference: float) -> str:
 
 
 def describe_training(table: ResultTable) -> str:
-    """Describe when, for how long, on what and by which code the cells of a table were trained.
+    """Describe the training of a table's cells: number, epochs, days, time, hardware and code.
 
     The text begins `printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s`.
-    The time is the sum over the cells; some may have run at the same time.
+    The time is the sum over the cells, although some cells may have run at the same time.
     """
     measured = {g.cells[seed].signature for g in table.groups for seed in g.by_seed}
     cells = [cell for cell in table.cells if cell.signature in measured]
@@ -221,7 +224,7 @@ def _describe_code(provenance: Mapping[str, Any]) -> str:
 
 
 def _read_changed(content: Content, iterations: int) -> float | None:
-    """Return the share of images whose classes change with this number of iterations at test."""
+    """Return the share of images whose predicted classes change with `iterations` at test."""
     answers = [a for a in content["iterations"] or () if a["iterations"] == iterations]
     return answers[0]["changed"] if answers else None
 
@@ -238,9 +241,9 @@ COLUMNS: Mapping[str, Callable[[Content, str], float | None]] = {
 
 
 def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[float]]]:
-    """Collect the measures of routing of several cells, by layer and by a name of COLUMNS.
+    """Collect the routing measures of several cells, by layer and then by a name of COLUMNS.
 
-    Each list has one number for each cell; cells without that number are left out.
+    Each list has a number for each cell that has this measure.
     """
     return {
         layer: {
@@ -252,7 +255,7 @@ def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[fl
 
 
 def format_percent(values: Sequence[float]) -> str:
-    """Write mean and deviation of the fractions of some seeds, as `87.31 ± 1.20 %`.
+    """Write mean and standard deviation of the fractions of some seeds, as `87.31 ± 1.20 %`.
 
     If there are no values, the text is `–`.
     """
@@ -329,7 +332,7 @@ def _read_contents(cells: Sequence[TableCell], ledger: Ledger) -> list[Content]:
 def _list_measures(contents: Sequence[Content]) -> Iterator[list[str]]:
     """Yield the last fields of a table row for each routed layer.
 
-    If no cell was measured, this is one row of signs for missing numbers.
+    If no cell was measured, one row is yielded, with the sign for missing numbers.
     """
     by_layer = collect_measures(contents) or {MISSING: {}}
     for layer, values in by_layer.items():

@@ -21,8 +21,8 @@ from capsweep.report.trained import PublishedNumber
 Record = dict[str, Any]
 TRAINED = ("dataset", "model", "epochs", "batch_size", "limit_batches")
 TEMPLATE = Path(__file__).with_name("templates") / "table.tex"
-# Characters that LaTeX does not print as they are. [ and * are in braces, because LaTeX would read
-# them as arguments after \\ and \midrule.
+# Characters that must be written differently for LaTeX. [ and * are in braces, because LaTeX would
+# read them as arguments after \\ and \midrule.
 SPECIAL = str.maketrans(
     {
         **{letter: rf"\{letter}" for letter in "{}&%$#_"},
@@ -69,7 +69,7 @@ def _mark_field(field: FormattedField) -> str:
 
 
 def render_terminal(formatted: FormattedTable) -> RichTable:
-    """Return the table for a terminal, without question and notes; published numbers are dim."""
+    """Return the table for a terminal, without question and notes. Published numbers are dim."""
     rows = [[_style_field(field) for field in row] for row in formatted.rows]
     return grid.grid_terminal(None, formatted.header, rows)
 
@@ -81,7 +81,7 @@ def _style_field(field: FormattedField) -> RenderableType:
 
 
 def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
-    """Write a LaTeX table environment: the question is the caption, notes stand below.
+    """Write a LaTeX table environment: the question is the caption, notes are below.
 
     The best means are bold; ± and minus signs are in mathematical mode.
     """
@@ -98,7 +98,7 @@ def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Escape a text for LaTeX, on one line."""
+    """Escape a text for LaTeX, and join its lines."""
     line = " ".join(text.split()).replace("<=", "≤").replace(">=", "≥")
     line = MINUS.sub("$-$", line.translate(SPECIAL))
     return DASH.sub("-{}", line).replace("–", "{--}")
@@ -118,8 +118,8 @@ def _latex_field(field: FormattedField) -> str:
 def table_records(table: ResultTable) -> list[Record]:
     """Return a record for each field that has cells: coordinates by key, then numbers.
 
-    Numbers have full precision; fractions are not percent. As in the table, there is no mean if
-    some seeds are missing; `values` has the number of each seed.
+    Numbers have full precision, and fractions are not converted to percent. `mean` is None if some
+    seeds are missing, as in the table. `values` has the metric by seed.
     """
     keys = (*table.sweep.rows, *table.sweep.columns)
     return [

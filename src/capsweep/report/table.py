@@ -1,6 +1,6 @@
 """The table of a sweep's results: means over seeds, and paired differences to the baseline.
 
-The sweep file decides its rows and columns.
+The sweep file decides the rows and columns of the table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,15 +30,15 @@ class CellGroup:
     """One field of a table: cells that differ only in their seed.
 
     Attributes:
-        coordinates: The values of its row's keys, then of its column's keys.
-        row: The index of its row in `ResultTable.rows`.
-        column: The index of its column in `ResultTable.columns`.
-        name: The coordinates of its row as text.
+        coordinates: The values of the row's keys, then the values of the column's keys.
+        row: The index of the row in `ResultTable.rows`.
+        column: The index of the column in `ResultTable.columns`.
+        name: The coordinates of the row as text.
         cells: The cells by seed.
         metric: The name of the metric that the table shows.
         difference: The difference to the baseline's field, over common seeds.
-        p: The p value of that difference by the paired t test, adjusted by Holm over the rows.
-        is_best: Whether its mean is the best of its column; false if all means are equal.
+        p: The p value of `difference` by the paired t test, adjusted over rows by Holm's method.
+        is_best: Whether the field has the best mean of its column; false if all means are equal.
     """
 
     coordinates: tuple[Any, ...]
@@ -58,7 +58,7 @@ class CellGroup:
 
     @cached_property
     def by_seed(self) -> dict[int, float]:
-        """The metric of each finished cell that has it, by seed."""
+        """The value of the metric by seed, for finished cells that have the metric."""
         metrics = {seed: cell.result["metrics"] for seed, cell in self.finished.items()}
         return {
             s: measured[self.metric] for s, measured in metrics.items() if self.metric in measured
@@ -71,25 +71,25 @@ class CellGroup:
 
     @property
     def causes(self) -> list[str]:
-        """The causes of failed cells, each once."""
+        """The distinct causes of the failures of cells."""
         causes = (cell.entry.cause for cell in self.cells.values())
         return [cause for cause in dict.fromkeys(causes) if cause is not None]
 
     @property
     def stale(self) -> int:
-        """The number of cells with the metric that were made by other code than today's."""
+        """The number of cells that have the metric but were not made by the current code."""
         return sum(self.cells[seed].entry.status == "stale" for seed in self.by_seed)
 
     @cached_property
     def summary(self) -> Summary | None:
-        """The number of seeds with mean, deviation and interval; None if no seed has the metric."""
+        """Mean, deviation, interval and number of seeds; None if no seed has the metric."""
         measure = metric_format.measure_of(self.metric)
         values = list(self.by_seed.values())
         return summarise_values(values, measure.low, measure.high) if values else None
 
     @property
     def full_summary(self) -> Summary | None:
-        """The summary if every seed has the metric, else None: tables show no partial means."""
+        """The summary if every seed has the metric, else None. Tables show no partial means."""
         return self.summary if len(self.by_seed) == len(self.cells) else None
 
 
@@ -98,25 +98,26 @@ class TableRow:
     """One row of a table."""
 
     coordinates: tuple[Any, ...]  # values of the sweep's row keys
-    values: tuple[CellGroup | None, ...]  # a field for each column; None if it has no cells
-    published: tuple[PublishedNumber, ...]  # numbers of papers that fit the row
+    values: tuple[CellGroup | None, ...]  # a field for each column; None for a field without cells
+    published: tuple[PublishedNumber, ...]  # published numbers that fit the row
 
 
 @dataclass(frozen=True)
 class ResultTable:
     """The results of a sweep as a table."""
 
-    sweep: Sweep  # the question, and what decides rows, columns and metric
+    sweep: Sweep  # the question, with the keys of rows and columns, and the metric
     columns: tuple[tuple[Any, ...], ...]  # coordinates of each column
     rows: tuple[TableRow, ...]  # in the order of the sweep file
-    baseline: int | None  # index of the row that others are compared with; None if it is absent
-    stopping: str | None = None  # how seeds were added, if that was decided by looking at results
+    baseline: int | None  # index of the baseline's row; None if the baseline is absent
+    # The note on seeds that were added after looking at results; None without such seeds.
+    stopping: str | None = None
     # Notes on data sets, by name, and on differences in code, hardware and data.
     footnotes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_matched(self) -> bool:
-        """Whether some arm trains up to the baseline's accuracy; then accuracies are shown."""
+        """Whether some arm stops at the baseline's accuracy. The table then shows accuracies."""
         return any(arm.matched for arm in self.sweep.arms)
 
     @property
@@ -126,7 +127,7 @@ class ResultTable:
 
     @property
     def cells(self) -> list[TableCell]:
-        """The cells of the table, each once, even if it stands in two rows."""
+        """The distinct cells of the table. A cell that stands in two rows is listed once."""
         every = (cell for group in self.groups for cell in group.cells.values())
         return list({cell.signature: cell for cell in every}.values())
 
@@ -136,7 +137,7 @@ class ResultTable:
         return [cell.point for group in self.groups for cell in group.cells.values()]
 
     def name_column(self, column: int) -> str:
-        """Return the name of a column for the header: its coordinates, joined."""
+        """Return the name of a column for the header: its coordinates, separated by commas."""
         return ", ".join(map(format_value, self.columns[column]))
 
     @property
@@ -159,7 +160,8 @@ def build_table(
         sweep: The sweep, whose file decides rows, columns, metric and baseline.
         points: The places of the sweep.
         ledger: The ledger that has the cells.
-        stopping: How seeds were added, if that was decided by looking at results.
+        stopping: The note on seeds that were added after looking at results; None without such
+            seeds.
 
     Raises:
         ConfigError: If one field has cells that differ in more than the seed.
@@ -202,7 +204,7 @@ def _list_footnotes(table: ResultTable) -> dict[str, str]:
     datasets = [point.cell.config["dataset"] for point in table.points]
     notes = {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
     finished = [cell for cell in table.cells if cell.is_finished]
-    hashes: dict[str, dict[str, None]] = {}  # of test images that were composed, not read
+    hashes: dict[str, dict[str, None]] = {}  # digests of test images that were composed, not read
     for cell in finished:
         if sha256 := cell.result.get("test_sha256"):
             name = f"test set of {cell.point.cell.config['dataset']['name']}"
@@ -225,7 +227,8 @@ def _compare_column(
         baseline: The index of the baseline's row; None if it is absent.
 
     Returns:
-        The same fields with differences, p values (Holm-adjusted over the rows) and `is_best`.
+        The same fields with `difference`, `p` (adjusted over the rows by Holm's method) and
+        `is_best`.
     """
     present = [group for group in groups if group is not None]
     measure = metric_format.measure_of(present[0].metric)

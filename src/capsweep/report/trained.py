@@ -1,8 +1,8 @@
 """The description of what was trained, and the published numbers beside the rows of a table.
 
-Both are read from the configurations of a table's cells, not from the words of a command. A
-published number is marked if it was measured on another network, data set or number of epochs than
-its row, because the two are then not comparable.
+Both depend on the configurations of a table's cells, not on the words of a command. A published
+number gets a mark if its network, data set or number of epochs differs from that of its row,
+because the number is then not comparable with the row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,16 +25,16 @@ FACTS = {  # keys that every table describes, and their names
     **{"dataset": "data set", "model": "network", "epochs": "epochs"},
     **{"batch_size": "batch size", "seed": "seeds"},
 }
-# Groups that are described if rows differ in them, by the name of the chosen option.
+# Groups that are described only if rows differ in them. The text has the chosen option's name.
 OPTIONS = ("dataset.source", "routing", "loss", "optim", "recipe")
 NAMES = {"dataset.source": "source", "optim": "optimiser", "optim.optimizer.lr": "learning rate"}
-MOST_NAMES = 5  # of rows beside a value; the value of more rows stands last, as `else VALUE`
+MOST_NAMES = 5  # of rows behind a value; a value of more rows is written last: `else VALUE`
 DIFFERS = "≠"  # mark of a published number that is not comparable with its row
 # What a published number may declare, and the words for it.
 DECLARED = {"model": "network", "dataset": "data set", "epochs": "epochs"}
 WORDS = {"model": "{}", "dataset": "{}", "epochs": "{} epochs", "members": "ensemble of {}"}
 WHOLE = {"model": "unchanged {}", "dataset": "all of {}"}
-MARKED = ("model", "epochs")  # a number that differs only in these is shown, with the mark
+MARKED = ("model", "epochs")  # a number that differs only in these is shown, with the mark DIFFERS
 
 Place = tuple[Any, ...]
 
@@ -43,12 +43,12 @@ def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
     """Describe in one line what the cells of a table were trained on, and how.
 
     An example: `trained: data set digits; network cnn_small (cnn), capsnet_small (capsnet); ...`.
-    First come the facts that every table has, then all science settings in which rows differ and
-    that the table does not show. The arms or rows that have a value stand in brackets behind it.
+    First come the facts that every table has. Then come all science settings in which rows differ
+    and that the table does not show. Behind each value, its arms or rows are named in brackets.
 
-    Routing, loss, optimiser and recipe are given by the name of the option. A key is listed only if
-    some row has another value than its options give. So two rows with equal descriptions have equal
-    science.
+    Routing, loss, optimiser and recipe are given by the name of the chosen option. A key is listed
+    only if its value in some row differs from the value in the chosen options. So two rows with
+    equal descriptions have equal science.
     """
     keys = tuple(dict.fromkeys(("arm", *sweep.rows, *sweep.columns)))
     places: dict[Place, list[Point]] = {}
@@ -82,10 +82,10 @@ def _describe_fact(key: str, points: Sequence[Point]) -> str:
 def _list_differences(
     places: Mapping[Place, Sequence[Point]],
 ) -> Iterator[tuple[str, dict[Place, str | None]]]:
-    """Yield the options and keys in which places differ, each with its text by place.
+    """Yield each option or key in which places differ, with the text of its value for each place.
 
-    A key counts only if some place has another value than its options give. The text is None for a
-    place that does not have the key.
+    A key is yielded only if its value at some place differs from the value in the chosen options.
+    The text is None for a place that does not have the key.
     """
     values: dict[str, dict[Place, str | None]] = {key: {} for key in OPTIONS}
     others: set[str] = set()
@@ -122,13 +122,13 @@ def _format_exactly(value: Any) -> str:
 def _name_places(values: Mapping[Place, str | None]) -> list[str]:
     """Write each value with the places that have it, such as `12 (cnn)` and `20 (em, control)`.
 
-    A place is named by the smallest set of coordinates that decides the value; coordinates at the
-    end of a name are left out where the first ones are enough. If more than MOST_NAMES places share
-    a value, and every place has some value, it stands last: `0.03 (em)`, `else 0.01`. A value that
-    equals the name of its only place stands alone.
+    A place is named by the smallest set of coordinates that decides the value. Coordinates at the
+    end of a name are left out if the first coordinates are enough. If more than MOST_NAMES places
+    share a value, and every place has some value, the shared value is written last, without names:
+    `0.03 (em)`, `else 0.01`. A value that equals the name of its only place has no name behind it.
 
     Args:
-        values: The value by place; None if a place has none.
+        values: The value by place; None for a place without a value.
     """
     several = [index for index, each in enumerate(zip(*values, strict=True)) if len(set(each)) > 1]
     names: dict[Place, str | None] = {}
@@ -158,9 +158,9 @@ def _name_places(values: Mapping[Place, str | None]) -> list[str]:
 
 
 def warn_of_cuts(points: Sequence[Point]) -> list[str]:
-    """Return a warning in capitals for each value of limit_batches, which cuts the data.
+    """Return a warning in capitals for each value of limit_batches.
 
-    Debug settings set limit_batches too.
+    limit_batches leaves out a part of the data. The settings of conf/debug set limit_batches too.
     """
     limits = {point.coordinate("limit_batches") for point in points} - {None}
     text = "NO RESULT: TRAINED AND TESTED ON {0} BATCHES AN EPOCH (limit_batches={0})."
@@ -171,17 +171,17 @@ def warn_of_cuts(points: Sequence[Point]) -> list[str]:
 class PublishedNumber:
     """A published number beside a row of a table."""
 
-    value: float  # of the sweep's metric, a fraction and not percent
+    value: float  # value of the sweep's metric, as a fraction, not in percent
     of: Mapping[str, Any]  # settings of the published experiment, by key
     place: Sequence[str]  # coordinates of its column; empty if the table has one column
-    differs: Mapping[str, str]  # settings that the row does not share, in words, by key
-    unknown: Sequence[str]  # names of settings that the sweep file does not declare for it
+    differs: Mapping[str, str]  # settings in which the row differs: the published ones in words
+    unknown: Sequence[str]  # names of settings that the sweep file does not declare
 
 
 def format_published(sweep: Sweep, numbers: Sequence[PublishedNumber]) -> str:
     """Write the published numbers of a row, such as `0.25 % ≠ capsnet, 640 epochs (mnist)`.
 
-    The settings of the number that its row does not share stand behind the sign ≠.
+    Behind the sign ≠ are the published settings that differ from those of the row.
     """
     measure = metric_format.measure_of(sweep.metric)
     texts = []
@@ -207,12 +207,12 @@ def find_published(
 ) -> tuple[PublishedNumber, ...]:
     """Find the published numbers to show beside a row.
 
-    A number fits if it does not contradict the coordinates of the row. Its network and its epochs
-    may differ; it is then marked.
+    A number fits if it does not contradict the coordinates of the row. The network and the epochs
+    may differ; the number then gets a mark.
 
     Args:
         sweep: The sweep, whose file has the published numbers.
-        points: A place of the row for each of its columns.
+        points: One place of the row for each column of the table.
         members: The number of networks in an ensemble; 1 for single networks.
     """
     row = {key: points[0].coordinate(key) for key in sweep.rows if key not in MARKED}
@@ -232,7 +232,7 @@ def find_published(
 
 @lru_cache(maxsize=1)
 def _compose_file(path: str) -> list[Point]:
-    """Return the places of a sweep file without any words of the command, for its first seed."""
+    """Return the places of a sweep file for its first seed, without the words of a command."""
     sweep = spec.load(path)
     return expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1]))
 
@@ -240,11 +240,11 @@ def _compose_file(path: str) -> list[Point]:
 def _list_contradictions(
     sweep: Sweep, number: Mapping[str, Any], point: Point, members: int
 ) -> dict[str, str]:
-    """List the settings of a published number that a cell does not share, in words, by key.
+    """List the published settings that differ from those of a cell, in words, by key.
 
-    A cell does not differ in a setting that it does not have, nor if it trains for more epochs.
-    Initial weights do not count as part of the network. A key that was typed in the command, and
-    that the number does not declare, is compared with the sweep file.
+    Settings that the cell does not have are left out. A cell that trains for more epochs does not
+    count as different. Initial weights do not count as part of the network. If a key was typed in
+    the command and the number does not declare this key, the cell is compared with the sweep file.
     """
     keys = {text.partition("=")[0] for text in point.cell.overrides} - number.keys()
     changed = {

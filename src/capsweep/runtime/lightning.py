@@ -1,9 +1,9 @@
 """The parts of Lightning that capsweep uses. Import them from here, and before torchvision.
 
-PyPI's torchvision is built for CUDA. With a torch for CPUs its extension cannot load, so two
-operators that it would declare are missing. Then importing torchvision (or torchmetrics or
-pytorch_lightning, which import it) raises `operator torchvision::nms does not exist`. Declaring the
-schemas of the two operators is enough, because nothing here calls them.
+PyPI's torchvision is built for CUDA. With a torch for CPUs, torchvision's extension cannot load, so
+two operators of the extension are not declared. Then importing torchvision raises `operator
+torchvision::nms does not exist`; torchmetrics and pytorch_lightning import torchvision. This module
+declares the schemas of the two operators. That is enough, because capsweep never calls them.
 """
 
 import gc
@@ -32,5 +32,5 @@ from pytorch_lightning.utilities.types import (
 )
 
 # About five thousand modules are loaded now. Without this line, the garbage collector would search
-# them after each cell of a worker, for a third of a second.
+# them after each cell of a worker, which takes a third of a second.
 gc.freeze()

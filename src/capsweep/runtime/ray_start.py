@@ -1,4 +1,4 @@
-"""The start of Ray, used by all code here: without Ray's own output, and with protected ports.
+"""The start of Ray for all code of capsweep, without Ray's own output and with protected ports.
 
 Import this module before Ray, because Ray reads some environment variables when it is imported.
 """
@@ -19,8 +19,8 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new output prints a table even when silent
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-# Otherwise a worker that ends kills its child processes before they can clean up. Ours end by
-# themselves when the worker is gone, because after a SIGKILL nothing else would end them.
+# Otherwise a worker that ends kills its child processes before they can clean up. Our child
+# processes end by themselves when the worker is gone, even after a SIGKILL of the worker.
 os.environ.setdefault("RAY_kill_child_processes_on_worker_exit", "false")
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # else any client of Ray's ports can run code
 
@@ -43,15 +43,15 @@ CURE = (
     "try again when the machine is less busy, set RAY_TMPDIR to a writable folder with a short "
     "path, or do without Ray (EXECUTOR=local)"
 )
-ANSWER_SECONDS = 10.0  # a host that exists answers within this time
-START_SECONDS = 180.0  # for Ray to start on a busy machine; Ray itself waits 30
+ANSWER_SECONDS = 10.0  # time in which a host that exists must accept a connection
+START_SECONDS = 180.0  # time in which Ray must start, for busy machines; Ray's own limit is 30 s
 VITAL = ("gcs_server", "raylet")  # processes without which Ray hangs
 PORT_WAIT, PRELOAD = "RAY_gcs_server_port_wait_time_s", "RAY_preload_python_modules"
-LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two checks; for the end after Ray has died
+LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two checks; to end the work after Ray has died
 
 
 class RayLostError(KeyboardInterrupt):
-    """The Ray that this process started has died. The error ends the work as Ctrl-C does."""
+    """The Ray that this process started has died. This exception ends the work like Ctrl-C."""
 
 
 @contextmanager
@@ -62,20 +62,21 @@ def connected(
     package: Path | None = None,
     imports: Sequence[str] = (),
 ) -> Iterator[None]:
-    """Connect to the Ray cluster at `address`, or start Ray on this machine, for the block.
+    """Connect to a Ray cluster, or start Ray on this machine; shut Ray down after the block.
 
     Args:
-        address: Address of the cluster to join; None starts Ray on this machine.
-        cpus: Number of CPUs that Ray on this machine may use; None: all that it detects.
-        gpus: Number of GPUs that Ray on this machine may use; None: all that it detects.
+        address: Address of the cluster to join; None: start Ray on this machine.
+        cpus: Number of CPUs that Ray on this machine may use; None: all CPUs that Ray detects.
+        gpus: Number of GPUs that Ray on this machine may use; None: all GPUs that Ray detects.
         package: Folder of our package, which is sent to the cluster's workers, so that they need no
-            copy.
-        imports: Modules that workers on this machine import while they wait for work; Ray starts
+            installed capsweep.
+        imports: Modules that workers on this machine import while they wait for work. Ray starts
             one worker for each core.
 
     Raises:
         ConfigError: No cluster can be joined at `address`, or Ray does not start on this machine.
-        RayLostError: Ray on this machine has died; a line on the standard error says so first.
+        RayLostError: Ray on this machine has died. Before, a message is printed to the standard
+            error.
     """
     before = signal.getsignal(signal.SIGTERM)
     # Ray on this machine listens on 127.0.0.1 only, which is Ray's default on macOS.
@@ -90,8 +91,8 @@ def connected(
             watch = stack.enter_context(_RayWatch())
             stack.enter_context(_waiting_for_raylet())
         if PORT_WAIT not in os.environ:
-            # The seconds for which Ray retries after any fault, even after a wrong token. They are
-            # reset, because a process may start Ray on this machine and later join a cluster.
+            # The seconds for which Ray retries after any fault, even after a wrong token. The
+            # variable is removed again, because this process may later join a cluster.
             os.environ[PORT_WAIT] = "1" if address else f"{START_SECONDS:.0f}"
             stack.callback(os.environ.pop, PORT_WAIT, None)
         stack.callback(ray.shutdown)
@@ -109,8 +110,9 @@ def connected(
 class _RayWatch:
     """A watch over the Ray that this process starts.
 
-    When its raylet or its GCS has died, the watch kills all other processes of that Ray. Ray itself
-    would wait for the raylet for ever, and for the GCS until a timeout ends this process.
+    When the raylet or the GCS has died, the watch kills all other processes of that Ray. Without
+    the watch, Ray would wait for a dead raylet for ever. It would wait for a dead GCS until a
+    timeout ends this process.
     """
 
     def __init__(self) -> None:
@@ -127,7 +129,7 @@ class _RayWatch:
 
     def __exit__(self, *_: object) -> None:
         self._has_left.set()
-        if not self._vital:  # Ray did not start; nothing else ends the processes that did
+        if not self._vital:  # Ray did not start completely; nothing else ends its processes
             self._kill_all()
         signal.signal(signal.SIGUSR2, self._before)
         _adopt_orphans(False)
@@ -141,7 +143,7 @@ class _RayWatch:
         try:
             yield
         except (Exception, KeyboardInterrupt):
-            # Ray's own error may come before the next check; Ray also replaces RayLostError.
+            # Ray may raise its own error before the next check, or in place of RayLostError.
             if self._find_loss():
                 raise RayLostError from None
             raise
@@ -158,7 +160,7 @@ class _RayWatch:
             if self._is_leaving.wait(LOOK_SECONDS):
                 return
         for _ in range(int(LEAVE_SECONDS)):
-            # Repeated, because Python can drop an exception that a signal handler raises.
+            # The signal is repeated, because Python can drop an exception of a signal handler.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
             if self._has_left.wait(1.0):
                 return
@@ -166,7 +168,7 @@ class _RayWatch:
         os._exit(130)  # as at Ctrl-C
 
     def _find_loss(self) -> bool:
-        """Return whether Ray has died. When this is first found, kill its remaining processes."""
+        """Return whether Ray has died. When this is first noticed, kill the rest of Ray."""
         with self._lock:
             gone = [name for name, process in self._vital if process.poll() is not None]
             if gone and not self._is_lost and not self._is_leaving.is_set():
@@ -178,7 +180,7 @@ class _RayWatch:
     def _kill_all(self) -> None:
         """Kill all processes of this Ray.
 
-        Children of a killed process become children of this one, so the next round finds them.
+        Children of a killed process become children of this process, so the next round finds them.
         """
         for _ in range(int(ANSWER_SECONDS)):
             rest = [child for child in _list_descendants() if child.pid not in self._others]
@@ -188,12 +190,12 @@ class _RayWatch:
 
 
 def _list_descendants() -> list[Any]:
-    """Return all processes below this one, including zombies that it has adopted."""
+    """Return all descendants of this process, including adopted zombies."""
     return psutil.Process().children(recursive=True)
 
 
 def _adopt_orphans(is_on: bool) -> None:
-    """Make this process adopt orphaned descendants (Linux), or end that."""
+    """Switch the adoption of orphaned descendants by this process on or off (Linux)."""
     ctypes.CDLL(None).prctl(36, int(is_on), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
@@ -205,15 +207,15 @@ def _start_or_join(
     Raises:
         ConfigError: Ray does not start, or no cluster can be joined at `address`.
     """
-    runtime_env = None  # a driver that runs as a job already has its package, and so its workers
+    runtime_env = None  # a job of Ray already brings the package to its driver and its workers
     if package is not None and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
         runtime_env = {"py_modules": [str(package), str(package.with_name("data_prep"))]}
     try:
         if address is not None:
             check_listening(address)
         return ray.init(
-            # Without an address, Ray would join the cluster of RAY_ADDRESS or the last one of this
-            # machine, and wait for it if it is gone. The caller decides instead.
+            # With no address at all, Ray would join the cluster of RAY_ADDRESS or the last cluster
+            # of this machine, and would wait even if that cluster is gone. "local" starts Ray here.
             address=address or "local",
             include_dashboard=None if address else False,
             num_cpus=cpus,
@@ -227,7 +229,8 @@ def _start_or_join(
         if address is None:
             logs = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray/session_latest/logs"
             raise ConfigError(f"Ray does not start ({text}); {CURE}; its logs: {logs}") from error
-        # For a refused token, Ray raises other errors, which quote this one or are raised from it.
+        # If a token is refused, Ray raises errors of other types. The names of authentication
+        # errors are in their text or in that of their cause.
         chain = "".join(traceback.format_exception(error))
         if "AuthenticationError" in chain or "InvalidAuthToken" in chain:
             raise ConfigError(f"RAY_ADDRESS={address}: {REFUSED_TOKEN}") from error
@@ -239,7 +242,7 @@ def _start_or_join(
 
 @contextmanager
 def _waiting_for_raylet() -> Iterator[None]:
-    """Let Ray wait up to START_SECONDS while its raylet runs. Ray itself waits 30 s."""
+    """Make Ray wait up to START_SECONDS for a running raylet to answer, instead of 30 s."""
     get_node, until = services.get_node, time.monotonic() + START_SECONDS
 
     def wait_for_node(*place: Any) -> Any:
@@ -262,7 +265,7 @@ def _has_raylet() -> bool:
     with suppress(psutil.NoSuchProcess):
         processes = _list_descendants()
         return any(p.name() == "raylet" and p.status() != psutil.STATUS_ZOMBIE for p in processes)
-    return True  # some process ended during the search; search again
+    return True  # a process ended during the search; the caller tries again
 
 
 def check_listening(address: str) -> None:

@@ -1,7 +1,8 @@
-"""Output for a person: as wide as the terminal, or in unbroken lines if there is none (a log).
+"""Output for a person: as wide as the terminal, or in unbroken lines if it goes to a log.
 
-Causes, names and versions come from files and from other machines. Characters in them that a
-terminal would obey, or could not show, are printed as escapes, by print() and by rich.
+Printed texts can come from files and from other machines, such as causes of errors, names and
+versions. They may contain characters that control a terminal or that it cannot show. print() and
+rich print these characters as escapes.
 """
 
 import io
@@ -29,8 +30,7 @@ UNSAFE = re.compile(
 def escape_text(text: str, stream: Any = None) -> str:
     """Return the text with unsafe characters replaced by their escapes, as ascii() writes them.
 
-    Unsafe characters are those that a terminal would obey, and those that the stream's encoding
-    lacks.
+    Unsafe characters are those that control a terminal, and those that the stream's encoding lacks.
     """
     escaped = UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -39,7 +39,7 @@ def escape_text(text: str, stream: Any = None) -> str:
 
 @contextmanager
 def escaped_streams() -> Iterator[None]:
-    """Make print() escape unsafe characters, in the block, on the standard output and error."""
+    """Make print() escape unsafe characters inside the block, on standard output and error."""
     with redirect_stdout(_escape_stream(sys.stdout)), redirect_stderr(_escape_stream(sys.stderr)):
         yield
 
@@ -49,7 +49,10 @@ def _escape_stream(stream: Any) -> Any:
 
 
 class _Escaped:
-    """A stream that escapes text. rich writes past it, to keep its own codes unchanged."""
+    """A stream that escapes the text that print() writes.
+
+    rich writes directly to the stream below, so that rich's own codes stay unchanged.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         self.rich_proxied_file = stream  # the name by which rich looks for it
@@ -79,7 +82,7 @@ class _Unbroken(io.FileIO):
 def outlive_readers() -> None:
     """Discard output whose reader has closed the pipe, instead of ending the program."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError):  # no stream, or one without a descriptor
+        with suppress(AttributeError, OSError):  # no stream, or a stream without a descriptor
             old = stream.rich_proxied_file  # pyright: ignore
             file = io.BufferedWriter(_Unbroken(old.fileno(), "w", closefd=False))
             new = io.TextIOWrapper(file, old.encoding, old.errors, line_buffering=True)
@@ -89,12 +92,12 @@ def outlive_readers() -> None:
 def make_console(stderr: bool = False) -> "Console":
     """Return a rich console that prints text literally: no markup, no emoji names, no highlighting.
 
-    Without a terminal, output is plain text, and lines are neither wrapped nor cut unless COLUMNS
-    sets a width. rich itself obeys NO_COLOR.
+    If the output does not go to a terminal, it is plain text in lines of any length, unless COLUMNS
+    sets a width. rich itself handles NO_COLOR.
     """
     console = _console_class()(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.file.isatty():
-        console.is_interactive = False  # FORCE_COLOR asks for colours, not for live displays
+        console.is_interactive = False  # FORCE_COLOR is for colours only, not for live displays
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         console.width = WIDEST
     return console
@@ -107,11 +110,11 @@ def _console_class() -> "type[Console]":
     from rich.segment import Segment
 
     class Escaping(Console):
-        """A console that escapes text but not its own codes."""
+        """A console that escapes unsafe characters in text, and keeps rich's own codes."""
 
         @Console.file.getter
         def file(self) -> IO[str]:
-            """Return the stream itself, below any proxy that rich's live display puts before it."""
+            """Return the original stream, to which the proxies of capsweep and of rich write."""
             file = super().file
             while (below := getattr(file, "rich_proxied_file", None)) is not None:
                 file = below
@@ -119,7 +122,7 @@ def _console_class() -> "type[Console]":
 
         @property
         def encoding(self) -> str:
-            """The stream's encoding. rich chooses frames, bars and spinners that it can show."""
+            """The stream's encoding, by which rich chooses frames, bars and spinners."""
             return getattr(self.file, "encoding", None) or "utf-8"
 
         def on_broken_pipe(self) -> None:
@@ -131,7 +134,7 @@ def _console_class() -> "type[Console]":
             return super().render_str(escape_text(text, self.file), **how)
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-            """Yield rich's segments, and escape text that did not come from a string."""
+            """Yield rich's segments with escaped texts. Not every text passes `render_str`."""
             for part in super().render(renderable, options):
                 yield (
                     part if part.control else Segment(escape_text(part.text, self.file), part.style)
@@ -146,7 +149,7 @@ def count_of(count: float, noun: str) -> str:
 
 
 def describe_seeds(seeds: Iterable[int]) -> str:
-    """Return seeds as text: `0 to 4` for at least three without a gap, else `0, 2, 3`."""
+    """Return seeds as text: three or more seeds without a gap as `0 to 4`, others as `0, 2, 3`."""
     every = sorted(seeds)
     is_range = len(every) > 2 and every == list(range(every[0], every[-1] + 1))
     return f"{every[0]} to {every[-1]}" if is_range else ", ".join(map(str, every))
@@ -155,7 +158,7 @@ def describe_seeds(seeds: Iterable[int]) -> str:
 def format_command(*words: str) -> str:
     """Return a command line of capsweep that can be pasted into a shell.
 
-    It begins with `capsweep` if that program is on the PATH, else with this Python and `-m
+    The command begins with `capsweep` if this program is on the PATH, else with `PYTHON -m
     capsweep`.
     """
     program = ["capsweep"] if shutil.which("capsweep") else [sys.executable, "-m", "capsweep"]
@@ -163,12 +166,12 @@ def format_command(*words: str) -> str:
 
 
 def announce(step: str) -> None:
-    """Print at once which step begins, because the step may take seconds."""
+    """Print which step begins now, without delay, because the step may take seconds."""
     print(f"{step} ...", flush=True)
 
 
 def print_aside(text: str) -> None:
-    """Print a line to the standard error; a live progress bar stays below it."""
+    """Print a line to the standard error. A live progress bar stays below the line."""
     print(text, file=sys.stderr, flush=True)  # rich's own console would write through the bar
 
 
@@ -176,15 +179,15 @@ print_once = cache(print_aside)  # prints equal lines once per process
 
 
 def print_paragraph(console: "Console", text: str) -> None:
-    """Print sentences, wrapped between words on a terminal and on one line in a log."""
+    """Print sentences: wrapped between words on a terminal, on one line in a log."""
     console.print(text, soft_wrap=not console.is_terminal)
 
 
 def print_table(console: "Console", table: "RenderableType") -> None:
     """Print a table that may be wider than the terminal.
 
-    It is folded between words as far as possible. Beyond that it runs over the edge, because a
-    number must never be cut.
+    Columns are folded between words as far as possible. If the table is still too wide, it runs
+    over the edge of the terminal, because a number must never be cut.
     """
     from rich.measure import Measurement
 

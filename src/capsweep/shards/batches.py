@@ -1,15 +1,15 @@
-"""Batches on the training device from a split in shards, read and shuffled in groups.
+"""Batches from a split in shards, whose examples are read and shuffled in groups.
 
-The order of the examples is a function of (seed, pass) and has no other state. A pass shows each
-example of a split once. It permutes blocks of BLOCK examples, cuts this sequence into groups of
-BUFFER examples, and shuffles each group. So reads are sequential within a block, any position is
-reached without reading those before it, and memory for the order grows only with the number of
-blocks. The order depends neither on the number or layout of shards nor on which process reads them.
+A pass shows each example of a split once. The order of the examples depends only on (seed, pass).
+Blocks of BLOCK examples are permuted, this sequence is cut into groups of BUFFER examples, and each
+group is shuffled. So reads are sequential within a block. Reading can begin at any position; the
+examples before it are not read. Memory for the order grows only with the number of blocks. The
+order is the same for any number and layout of shards, and for any process that reads them.
 
-How well this shuffles: the blocks of a group come from anywhere in the split. Examples of one block
-stay within one group (or two, where the block is cut), on average BUFFER / 3 positions apart. A
-block spans several chunks of a file, since reading a block may mean opening another file, and
-hashing it before its first use.
+Quality of the shuffle: the blocks of a group come from anywhere in the split. Examples of a block
+stay within one group (or two groups, if the block is cut), on average BUFFER / 3 positions apart. A
+block spans several chunks of a file, because each block may need another file, which has to be
+opened, and hashed before its first use.
 
 Shape letters: B batch, K requested examples of a group, L classes shown in one image, C H W image.
 """
@@ -58,9 +58,10 @@ class ExampleGroup(NamedTuple):
 
 
 class PassOrder:
-    """The order of an endless sequence of passes over a split.
+    """The order of the examples in an endless sequence of passes over a split.
 
-    A position in it counts examples from the beginning of the first pass.
+    A position in this sequence is a number of examples, counted from the beginning of the first
+    pass.
 
     Args:
         count: Examples of the split.
@@ -77,7 +78,7 @@ class PassOrder:
         """Yield the groups that contain a range of the sequence.
 
         Args:
-            position: Where the range begins, in examples from the beginning of the first pass.
+            position: Position at which the range begins.
             examples: Length of the range.
 
         Yields:
@@ -107,9 +108,12 @@ class PassOrder:
             start, place = start + taken, place + 1
 
 
-@lru_cache(maxsize=1)  # consecutive groups are mostly of the same pass
+@lru_cache(maxsize=1)  # consecutive groups are mostly in the same pass
 def _permute_blocks(count: int, block: int, seed: int, number: int) -> tuple[Tensor, Tensor]:
-    """Permute the blocks of a pass; return where each ends in the split and in the sequence."""
+    """Permute the blocks of a pass, and return the ends of all blocks.
+
+    The first tensor has their ends in the split, the second their ends in the permuted sequence.
+    """
     first = block * torch.randperm(
         -(-count // block), generator=generator_of(seed, "blocks", number)
     )
@@ -120,8 +124,8 @@ def _permute_blocks(count: int, block: int, seed: int, number: int) -> tuple[Ten
 class GroupDataset(Dataset[Arrays | UserError]):
     """A dataset for a DataLoader, whose items are parts of shuffled groups.
 
-    An index is a group and the part of the shuffled group that is wanted. An error of a file or
-    store is returned, not raised, since a DataLoader would wrap its message in a traceback.
+    An index is a pair: a group, and the part of the shuffled group to return. An error of a file or
+    store is returned and not raised, since a DataLoader would wrap its message in a traceback.
 
     Args:
         examples: The split.
@@ -129,7 +133,8 @@ class GroupDataset(Dataset[Arrays | UserError]):
 
     def __init__(self, examples: StoredRanges) -> None:
         self.examples = examples
-        self._arrays: dict[str, np.ndarray] = {}  # reused: fresh memory costs a fifth of reading
+        # Arrays are reused: allocating them takes a fifth of the time of reading.
+        self._arrays: dict[str, np.ndarray] = {}
 
     def __getitem__(self, request: tuple[ExampleGroup, slice]) -> Arrays | UserError:
         group, wanted = request
@@ -153,8 +158,8 @@ class GroupDataset(Dataset[Arrays | UserError]):
 class ShardLoader(BatchLoader):
     """Shuffled training batches of a split in shards.
 
-    Each batch is a function of (seed, epoch, position). An epoch continues where the last one ended
-    in the passes over the split.
+    Each batch depends only on (seed, epoch, position). Epochs are cut from an endless sequence of
+    passes over the split: each epoch begins where the epoch before it ended.
 
     Args:
         examples: The split.
@@ -162,7 +167,7 @@ class ShardLoader(BatchLoader):
         batch_size: Examples per batch.
         epoch_examples: Examples per epoch.
         seed: Seed of the cell.
-        workers: Processes that read ahead; with 0, the training process reads.
+        workers: Number of processes that read ahead. With 0, the training process reads.
     """
 
     def __init__(
@@ -177,7 +182,7 @@ class ShardLoader(BatchLoader):
         super().__init__(epoch_examples, batch_size)
         self.order = PassOrder(len(examples), seed)
         self.device, self.sampler = device, EpochSampler()
-        self._requests: list[tuple[ExampleGroup, slice]] = []  # of the next epoch
+        self._requests: list[tuple[ExampleGroup, slice]] = []  # groups of the next epoch
         self._loader: DataLoader[Arrays | UserError] = DataLoader(
             GroupDataset(examples),
             sampler=self._requests,
@@ -192,7 +197,7 @@ class ShardLoader(BatchLoader):
         )
 
     def __iter__(self) -> Iterator[Batch]:
-        # Read here, since Lightning may set the epoch after it has created the iterator.
+        # The epoch is read here, since Lightning may set it after it has created the iterator.
         self._requests[:] = self.order.iterate_groups(self.sampler.epoch * self.count, self.count)
         pieces: list[Arrays] = []  # parts of the next batch
         missing = self.batch_size
@@ -216,8 +221,8 @@ def to_batch(*pieces: Arrays) -> Batch:
     """Join pieces of groups to one batch, and scale their images to 0..1.
 
     Args:
-        *pieces: uint8 "images" [K, C, H, W], "labels" [K] or [K, L] and, if they are wanted as
-            targets of a decoder, "digits" [K, L, C, H, W].
+        *pieces: uint8 "images" [K, C, H, W], "labels" [K] or [K, L] and, if a decoder needs
+            targets, "digits" [K, L, C, H, W].
     """
     fields = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
     digits_BLCHW = fields.get("digits")
@@ -226,18 +231,19 @@ def to_batch(*pieces: Arrays) -> Batch:
 
 
 class StretchImages(EvaluatedSplit):
-    """Batches of a split in shards, whose images are shown as they are stored.
+    """A split in shards, which provides batches of the stored images without random changes.
 
     Args:
         examples: The split.
-        split: Its name.
-        epoch_examples: Examples per training epoch. An epoch continues where the last one ended in
-            the passes over the split.
+        split: Name of the split.
+        epoch_examples: Examples per training epoch. Each epoch continues after the last example of
+            the epoch before it.
         test_examples: How many test examples are used, from the first on.
-        workers: Processes that read ahead in training; with 0, the training process reads.
+        workers: Number of processes that read ahead in training. With 0, the training process
+            reads.
 
     Raises:
-        ConfigError: If the split has fewer than `test_examples`.
+        ConfigError: If the test split has fewer than `test_examples` examples.
     """
 
     def __init__(
@@ -274,7 +280,7 @@ class StretchImages(EvaluatedSplit):
     def fingerprint(self) -> str:
         """Compute the sha256 of the images and labels that are evaluated.
 
-        It equals that of `ComposedPairs` for the same pairs.
+        For the same pairs, `ComposedPairs.fingerprint` returns the same value.
         """
         digest = hashlib.sha256()
         for start in range(0, len(self), AT_ONCE):

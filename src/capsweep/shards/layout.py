@@ -3,11 +3,11 @@
 A shard is an HDF5 file with one HDF5 data set for each field, in chunks of BLOCK examples:
 
     images   uint8  [N, C, H, W]      input of the network
-    labels   uint8  [N, L], or [N]    classes; of two digits, the lower one first
+    labels   uint8  [N, L], or [N]    classes; the second digit is laid over the first
     indices  uint32 [N, L], or [N]    numbers of the source images in their split
     shifts   int8   [N, L, 2]         pixels down, pixels right
 
-The attributes of the file describe it even without `index.json`.
+The attributes of the file identify its content, even if `index.json` is missing.
 
 Shape letters: B batch, N examples of a shard, L = 2 digits of an image, C H W image.
 """
@@ -45,21 +45,21 @@ MULTIMNIST = "multimnist"  # name of the job
 # Errors that h5py raises for a damaged file.
 DAMAGE_ERRORS = (
     *(OSError, RuntimeError, KeyError, ValueError, TypeError),
-    *(MemoryError, OverflowError),  # for sizes that a header declares
+    *(MemoryError, OverflowError),  # if a damaged header declares huge sizes
 )
 BLOCK = 500  # examples in a chunk: about 0.6 MB of MultiMNIST
-AT_ONCE = 2 * BLOCK  # examples that are made together, few enough for the cache
+AT_ONCE = 2 * BLOCK  # examples that are made together, so few that they fit into the cache
 DEFAULT_EXAMPLES = 100_000  # examples in a shard, if the number of shards is not given
-MOST_BYTES = 2**29  # bytes of a shard, which is made in memory
+MOST_BYTES = 2**29  # largest size of a shard, because it is made in memory
 
-# Makes examples start .. stop - 1 of a split, and returns an array for each field.
+# A function that makes examples start .. stop - 1 of a split, and returns an array for each field.
 Maker: TypeAlias = Callable[[int, int], Mapping[str, np.ndarray]]
 
 
 class ShardJob(Protocol):
     """A job that makes the examples of one data set.
 
-    It must be picklable, with its data in numpy arrays, since it is sent to Ray workers.
+    A job is sent to Ray workers. So it must be picklable, and its data must be numpy arrays.
     """
 
     @property
@@ -83,16 +83,16 @@ class ShardJob(Protocol):
 def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...]:
     """Divide all splits of a data set into shards.
 
-    Within a split, the sizes of shards differ by at most one example. Shards of other splits are
-    not larger than those of "train".
+    Within a split, the sizes of shards differ by at most one example. Shards of other splits have
+    at most as many examples as the largest shard of "train".
 
     Args:
         job: Makes the examples.
         shards: Number of shards of "train", or of the first split if there is no "train"; None
-            puts at most 100,000 examples into each.
+            puts at most 100,000 examples into each shard.
 
     Returns:
-        The shards of all splits, in the order of the examples within a split.
+        The shards of all splits. The shards of a split are in the order of its examples.
 
     Raises:
         ConfigError: If `shards` is below 1 or above the number of examples, or if a shard would
@@ -125,7 +125,7 @@ def describe_shard(content: DataSetContent, split: str, first: int) -> dict[str,
     Args:
         content: The data set.
         split: Name of the split.
-        first: Number of its first example in the split.
+        first: Number of the shard's first example in the split.
     """
     return {
         "dataset": content.dataset,
@@ -142,14 +142,14 @@ def describe_shard(content: DataSetContent, split: str, first: int) -> dict[str,
 def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Shard:
     """Make the examples of a shard and write it atomically.
 
-    The HDF5 file is built in memory and then written by us, since HDF5 aborts the process if the
-    disk is full when it closes a file. Here a full disk raises an ordinary OSError.
+    The HDF5 file is built in memory, and Python then writes its bytes to the disk. If the disk is
+    full, Python raises an OSError, but HDF5 would abort the process when it closes the file.
 
     Args:
         folder: Folder of the data set.
         job: The data set.
         part: The range of examples and the name of the file.
-        make: Makes the examples, as `job.build_maker` returns it.
+        make: The function that makes the examples, from `job.build_maker`.
 
     Returns:
         The entry of the shard for the manifest, with size and hash of the file.
@@ -184,8 +184,8 @@ def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Sh
 def open_shard(path: Path) -> h5py.File:
     """Open a shard for reading.
 
-    No lock is taken, since some file systems have none. HDF5's cache of chunks is off, since blocks
-    are read whole and in random order.
+    No lock is taken, since some file systems have no locks. HDF5's cache of chunks is switched off,
+    since blocks are read completely and in random order.
 
     Args:
         path: The file.
@@ -201,8 +201,8 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
 
     Args:
         file: The open shard.
-        manifest: The manifest of its data set.
-        shard: Its entry for this shard.
+        manifest: The manifest of the data set.
+        shard: The entry of the shard in the manifest.
 
     Yields:
         A line for each difference.
@@ -223,10 +223,10 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
 
 
 def _describe_data_set(file: h5py.File, name: str) -> str:
-    """Describe dtype and shape of an HDF5 data set whose bytes are in this very file.
+    """Describe dtype and shape of an HDF5 data set in a text.
 
-    Links and external or virtual data sets are refused, since the hash of the file does not cover
-    their bytes.
+    For links and for external or virtual data sets, the text says that the file has no array,
+    because the hash of the file does not cover their bytes.
     """
     is_link = not isinstance(file.get(name, getlink=True), h5py.HardLink)
     stored = None if is_link else file[name]
@@ -241,7 +241,7 @@ def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) 
     Args:
         digits: The data set of single digits.
         split: Name of the split.
-        settings: The settings of the data set of pairs, as its manifest records them.
+        settings: The settings in the manifest of the data set of pairs.
 
     Raises:
         DataError: If a setting is missing or not a whole number from 0 on.

@@ -1,8 +1,9 @@
 """Functions that make the missing shards of a data set and write `index.json` last.
 
-A shard is a pure function of its job and part, and gets its name only when it is complete. So an
-intact shard is kept, and any other is made again. Apart from shards and `index.json`, the folder
-has only the folder STATE, with a lock and a description of the data set.
+The content of a shard depends only on its job and its part. A file gets the name of the shard only
+when it is complete. So an intact shard is kept, and a damaged shard is made again. Besides shards
+and `index.json`, the folder of a data set has only the folder STATE, which contains a
+lock and a description of the data set.
 """
 
 import errno
@@ -33,7 +34,7 @@ from capsweep.storage import stores
 from capsweep.storage.files import hash_file, read_plain_file, write_text
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
-WANTED, LOCK = "wanted.json", "lock"  # files in STATE: the description of the data set; the lock
+WANTED, LOCK = "wanted.json", "lock"  # files in STATE: description of the data set; lock
 RERUN_HINT = "run the same command again"
 
 
@@ -41,14 +42,15 @@ RERUN_HINT = "run the same command again"
 class ShardOutcome:
     """The result of making one shard."""
 
-    part: ShardPart  # what was to be made
-    shard: Shard | None = None  # None if it could not be made
-    is_made: bool = False  # whether it was made now; otherwise it was there already
-    cause: str = ""  # why it could not be made
+    part: ShardPart  # the shard to make
+    shard: Shard | None = None  # entry for the manifest; None after a failure
+    is_made: bool = False  # whether the shard was made now; False if it existed
+    cause: str = ""  # reason of a failure
 
 
-# Makes parts in a folder and yields their outcomes as they end. Raises errors that concern all
-# parts, such as those of the disk. Closing the iterator ends the running tasks.
+# A function that makes parts in a folder, and yields the outcome of a part when the part ends. It
+# raises errors that concern all parts, such as errors of the disk. Closing the generator ends the
+# running tasks.
 TaskRunner: TypeAlias = Callable[[ShardJob, Path, Sequence[ShardPart]], Generator[ShardOutcome]]
 
 
@@ -58,17 +60,17 @@ class MakingResult:
 
     status: int = INCOMPLETE  # exit status of the command
     shards: dict[ShardPart, Shard] = field(default_factory=dict)  # complete shards
-    made: int = 0  # how many of them were made now
+    made: int = 0  # number of shards that were made now
     failures: dict[str, list[str]] = field(default_factory=dict)  # names of missing files, by cause
 
 
 @dataclass(frozen=True)
 class MakingPlan:
-    """The shards of a data set that a folder is to hold."""
+    """A plan to make a data set: its shards, and the folder for them."""
 
     job: ShardJob  # makes the examples
     folder: Path  # where the shards are written
-    parts: Sequence[ShardPart]  # all shards, missing or not
+    parts: Sequence[ShardPart]  # all shards, also those that exist
 
     @cached_property
     def missing(self) -> list[ShardPart]:
@@ -77,7 +79,7 @@ class MakingPlan:
 
     @property
     def missing_bytes(self) -> int:
-        """The approximate number of bytes that are to be written."""
+        """The approximate number of bytes of the missing shards."""
         return sum(part.examples for part in self.missing) * count_bytes(self.job.list_fields())
 
     @property
@@ -88,9 +90,9 @@ class MakingPlan:
 
     @property
     def identity(self) -> str:
-        """The description that must be equal in all commands that fill the folder.
+        """A description of the data set and its shards, as JSON with one dotted key per line.
 
-        It is JSON text with one dotted key per line.
+        All commands that fill the folder must have the same description.
         """
         content, names = self.job.content, self.job.list_fields()
         shards = {split: sum(p.split == split for p in self.parts) for split in content.splits}
@@ -104,7 +106,7 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
     Args:
         job: Makes the examples.
         folder: Where the shards are to be written.
-        shards: Number of shards; see `divide_into_parts`.
+        shards: Number of shards of "train"; None puts at most 100,000 examples into each shard.
 
     Raises:
         DataError: If the folder holds other files.
@@ -123,13 +125,14 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
 
 
 def check_folder(plan: MakingPlan) -> None:
-    """Check that a folder is empty or was begun for the same data set.
+    """Check that the folder of a plan is empty or already used for the same plan.
 
     Args:
-        plan: The shards that it is to hold.
+        plan: The shards and their folder.
 
     Raises:
-        DataError: If the folder holds other files, another data set, or other shards of this one.
+        DataError: If the folder holds other files, another data set, or the same data set in
+            another number of shards.
     """
     folder, wanted = plan.folder, plan.folder / STATE / WANTED
     if not wanted.exists():
@@ -143,7 +146,7 @@ def check_folder(plan: MakingPlan) -> None:
     if stored_lines != wanted_lines:
         new = ", ".join(line.strip(" ,") for line in wanted_lines if line not in stored_lines)
         raise DataError(
-            f"STORAGE={folder}: it was begun for other data or other shards (new is {new}; see "
+            f"STORAGE={folder}: it was begun for other data or other shards (changed: {new}; see "
             f"{wanted}); choose another folder, or repeat the options of the first command"
         )
 
@@ -157,7 +160,7 @@ def run_locally(job: ShardJob, folder: Path, parts: Sequence[ShardPart]) -> Gene
         parts: The shards to make.
 
     Yields:
-        The outcome of each part, in their order.
+        The outcome of each part, in the order of `parts`.
 
     Raises:
         OSError: If a shard cannot be written.
@@ -167,7 +170,7 @@ def run_locally(job: ShardJob, folder: Path, parts: Sequence[ShardPart]) -> Gene
 
 
 def make_shard(job: ShardJob, folder: Path, part: ShardPart) -> ShardOutcome:
-    """Make a shard, unless an intact one is in the folder.
+    """Make a shard, unless the folder has an intact file of this shard.
 
     Args:
         job: Makes the examples.
@@ -186,9 +189,10 @@ def make_shard(job: ShardJob, folder: Path, part: ShardPart) -> ShardOutcome:
 
 
 def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
-    """Return the shard in the folder if it is intact.
+    """Return the manifest entry of a shard if the folder has an intact file of it, else None.
 
-    Its attributes, HDF5's checksums and, if there is an `index.json`, its hash must be right.
+    The attributes and HDF5's checksums of the file must be right. If there is an `index.json`, the
+    hash of the file must be right too.
     """
     path = folder / part.name
     if path.is_symlink() or not path.is_file():
@@ -203,7 +207,7 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
     try:
         with open_shard(path) as file:
             if any(find_disagreements(file, build_manifest(job, []), shard)):
-                return None  # without reading, since it may declare any size
+                return None  # arrays are not read: they may declare any size
             for stored in file.values():
                 stored[:]
     except DAMAGE_ERRORS:
@@ -215,8 +219,8 @@ def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
     """Build the manifest of a data set.
 
     Args:
-        job: Made the examples.
-        shards: All its shards, in the order of the examples.
+        job: The job that made the examples.
+        shards: All shards of the data set. The shards of a split are in the order of its examples.
     """
     content, fields = job.content, job.list_fields()
     return Manifest(FORMAT, content.fingerprint, content, "pixels", fields, tuple(shards))
@@ -227,7 +231,7 @@ def run_plan(
     run_tasks: TaskRunner,
     on_outcome: Callable[[ShardOutcome], object] = lambda _: None,
 ) -> MakingResult:
-    """Make the missing shards of a data set and, when all are there, write `index.json`.
+    """Make the missing shards of a data set, and write `index.json` when all shards exist.
 
     After a failure or an interruption, a second run makes the shards that are still missing.
 
@@ -245,7 +249,7 @@ def run_plan(
     result = MakingResult()
     with _hold_folder(plan):
         try:
-            # Closed after an interruption too, so that no task runs when the lock is released.
+            # Tasks are ended after an interruption too, before the lock is released.
             with closing(run_tasks(plan.job, plan.folder, plan.parts)) as outcomes:
                 for outcome in outcomes:
                     if outcome.shard is None:
@@ -271,7 +275,10 @@ def run_plan(
 
 @contextmanager
 def _hold_folder(plan: MakingPlan) -> Iterator[None]:
-    """Create the folder and hold its lock in a `with` block; a dead process holds no lock."""
+    """Create the folder and hold its lock in a `with` block.
+
+    If the process dies, the lock is released.
+    """
     folder = plan.folder
     with ExitStack() as stack:
         try:
@@ -286,7 +293,7 @@ def _hold_folder(plan: MakingPlan) -> Iterator[None]:
             ) from error
         except OSError as error:
             raise UserError(
-                f"STORAGE={folder}: cannot be written, or has no locks ({error.strerror}); "
+                f"STORAGE={folder}: cannot be written, or has no file locks ({error.strerror}); "
                 "correct that, or set STORAGE to another folder"
             ) from error
         stack.callback(_remove_temporaries, folder)

@@ -1,8 +1,8 @@
 """The manifest `index.json`, which describes a data set of shards and identifies its content.
 
-It is written last, when every shard is complete. The shards of a split hold its examples in order,
-from number 0 on. A manifest may come from an untrusted source, and its values are printed, used as
-file names and decide how much memory is allocated. So each value is checked when it is read.
+`index.json` is written last, when every shard is complete. The shards of a split hold its examples
+in order, from number 0 on. A manifest may come from an untrusted source. Its values are printed,
+used as file names, and used to allocate memory. So each value is checked when it is read.
 """
 
 import json
@@ -19,7 +19,7 @@ from capsweep.errors import DataError
 from capsweep.storage.checked import parse_json
 from capsweep.storage.files import hash_bytes, read_plain_file, write_text
 
-FORMAT: Literal[1] = 1  # raise it when readers of today could not read a new manifest
+FORMAT: Literal[1] = 1  # raise it when older programs can no longer read a new manifest
 INDEX = "index.json"
 STATE = ".making"  # folder with the state of `make shards`
 REPAIR_HINT = "run the same `make shards` command again, or copy the file again"
@@ -36,10 +36,10 @@ Fields: TypeAlias = Mapping[Name, tuple[Dtype, tuple[Count, ...]]]  # dtype and 
 
 @dataclass(frozen=True)
 class Origin:
-    """The data set from whose images the examples are made."""
+    """The data set that provides the images from which the examples are made."""
 
-    name: Name  # its name
-    sha256: Sha256  # one hash for all declared hashes of its files; see `hash_declared`
+    name: Name  # name of the data set
+    sha256: Sha256  # one hash of all declared hashes of its files; see `hash_declared`
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class DataSetContent:
     """
 
     dataset: Name  # name of the job that makes the examples
-    version: Size  # version of the code that makes them
-    settings: Mapping[str, Any]  # all settings that decide their content
-    origin: Origin  # source of their images
+    version: Size  # version of the code that makes the examples
+    settings: Mapping[str, Any]  # all settings that decide the content of the examples
+    origin: Origin  # source of the images
     splits: Annotated[Mapping[Name, Count], Field(min_length=1)]  # number of examples, by split
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the content, which is part of the signature of cells that train on it.
+        """The sha256 of the content, a part of the signature of cells that train on the data set.
 
         Raises:
             ValueError: If a setting is NaN or infinite.
@@ -67,7 +67,7 @@ class DataSetContent:
 
 @dataclass(frozen=True)
 class ShardPart:
-    """A range of the examples of a split, and the name of the shard that is to hold it."""
+    """A range of the examples of a split, and the name of the shard for this range."""
 
     name: ShardName  # name of the file
     split: Name  # name of the split
@@ -89,19 +89,19 @@ class Manifest:
 
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # also for the nested values
 
-    format: Literal[1]  # FORMAT of the program that wrote it
+    format: Literal[1]  # FORMAT of the program that wrote the manifest
     fingerprint: Sha256  # fingerprint of `content`
     content: DataSetContent  # the examples
-    store: Literal["pixels"]  # the only kind of storage
+    store: Literal["pixels"]  # how examples are stored; there is only one kind
     # dtype and shape of the fields of an example, by name
     fields: Annotated[Fields, Field(min_length=1)]
-    shards: tuple[Shard, ...]  # all shards, in the order of the examples within a split
+    shards: tuple[Shard, ...]  # all shards; those of a split are in the order of its examples
 
     def list_shards(self, split: str) -> tuple[Shard, ...]:
         """Return the shards of a split in the order of its examples.
 
         Args:
-            split: Name of the split; an unknown one has no shards.
+            split: Name of the split. The result is empty for an unknown split.
         """
         return tuple(shard for shard in self.shards if shard.split == split)
 
@@ -119,10 +119,10 @@ def count_bytes(fields: Fields) -> int:
 
 
 def hash_declared(declared: Mapping[str, object]) -> str:
-    """Combine all declared hashes of a data set in one sha256.
+    """Combine all declared hashes of a data set into one sha256.
 
     Args:
-        declared: The declared hashes, JSON data.
+        declared: The declared hashes, which must be JSON data.
     """
     return hash_bytes(json.dumps(declared, sort_keys=True).encode())
 
@@ -132,7 +132,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
     Args:
         folder: Folder of the shards.
-        manifest: The data set; its fingerprint is computed again from its content.
+        manifest: The manifest. Its fingerprint is computed again from its content.
 
     Raises:
         OSError: If the file cannot be written.
@@ -150,8 +150,8 @@ def read_manifest(folder: Path) -> Manifest:
         folder: Folder of the shards.
 
     Raises:
-        DataError: If there is no `index.json`, or it cannot be read, or its values contradict each
-            other.
+        DataError: If there is no `index.json`, if the file cannot be read, or if its values
+            contradict each other.
     """
     path = folder / INDEX
     try:
@@ -170,7 +170,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _check_shards(manifest: Manifest) -> None:
-    """Raise ValueError unless shards hold all examples, once and in order, in enough bytes."""
+    """Raise ValueError unless the shards hold each example once and in order.
+
+    Each file must also have a unique name and enough bytes for its examples.
+    """
     following = dict.fromkeys(manifest.content.splits, 0)
     one = count_bytes(manifest.fields)
     for shard in manifest.shards:

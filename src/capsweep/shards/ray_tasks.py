@@ -16,14 +16,14 @@ from capsweep.shards.layout import ShardJob
 from capsweep.shards.making import RERUN_HINT, ShardOutcome, make_shard
 from capsweep.shards.manifest import ShardPart
 
-RETRIES = 2  # of a task, after its first attempt
+RETRIES = 2  # repetitions of a task after its first attempt
 ENDING_SECONDS = 10.0  # for running tasks (each takes less than 1 s) to end before Ray is stopped
 
 
 def run_on_ray(
     job: ShardJob, folder: Path, parts: Sequence[ShardPart], address: str | None = None
 ) -> Generator[ShardOutcome]:
-    """Make shards on a Ray cluster, or with a Ray on this machine that is started for the run.
+    """Make shards on a running Ray cluster, or on a Ray that is started on this machine.
 
     If the run is interrupted, tasks that have begun get 10 s to end, and no other task is started.
 
@@ -37,7 +37,7 @@ def run_on_ray(
         The outcome of each part, in the order in which the tasks end.
 
     Raises:
-        Exception: Any error of a task; an OSError only after its task was repeated twice.
+        Exception: Any error of a task. After an OSError, the task is first repeated twice.
     """
     cores = None if address else len(os.sched_getaffinity(0))
     with (
@@ -64,7 +64,7 @@ def run_on_ray(
                 ray.wait(list(running), num_returns=len(running), timeout=ENDING_SECONDS)
 
 
-# Only an OSError is worth a retry: any other error of a job would come again.
+# Only an OSError is worth a retry; any other error of a job would occur again.
 _make_shard = ray.remote(
     num_cpus=1,
     max_retries=RETRIES,

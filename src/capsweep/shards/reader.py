@@ -1,4 +1,4 @@
-"""Reader of data sets in shards, found by their declared fingerprint.
+"""Reader of data sets in shards, which finds a data set by its declared fingerprint.
 
 Shape letters: B examples of a range.
 """
@@ -34,7 +34,9 @@ MOST_OPEN = 64  # files that a process keeps open; HDF5 needs about 1 MB of memo
 
 
 def declare_data_set(content: DataSetContent) -> list[str]:
-    """Return the overrides of `dataset=multimnist_shards` that declare a data set.
+    """Return the overrides that declare a data set.
+
+    A user types them after `dataset=multimnist_shards`.
 
     Args:
         content: The content of the data set.
@@ -53,10 +55,10 @@ class ShardReader:
 
     Attributes:
         fingerprint: The fingerprint that the manifest must have.
-        folders: Folders below the data folder in which to look; the first that has this data set is
-            read.
+        folders: Folders below the data folder in which to look. The first folder that has the data
+            set is used.
         digits: Reads the data set of single digits from which the examples are composed.
-        origin: The hash of the declared files of that data set; see `hash_declared`.
+        origin: One hash of all declared hashes of the files of `digits`; see `hash_declared`.
         targets: Whether a decoder needs a separate image of each digit. These images are not in the
             shards; they are composed from `digits`.
     """
@@ -68,9 +70,9 @@ class ShardReader:
     targets: bool
 
     def check(self, folder: str) -> None:
-        """Check that all shards exist and have the right size, without hashing them.
+        """Check that all shards exist and have the right size.
 
-        The hash of a shard is verified before its first use.
+        The hash of a shard is verified later, before the first use of the shard.
 
         Args:
             folder: The data folder, a path or the URL of an object store.
@@ -83,13 +85,13 @@ class ShardReader:
         check_sizes(place, whole.shards)
 
     def read(self, folder: str) -> Splits:
-        """Find the data set and return its splits, without reading examples.
+        """Find the data set and return its splits; examples are read when they are used.
 
         Args:
             folder: The data folder, a path or the URL of an object store.
 
         Returns:
-            The splits, each a `StoredRanges`. A split that the data set does not have is empty.
+            The splits, each a `StoredRanges`. If the data set lacks a split, this split is empty.
 
         Raises:
             DataError: If the data set, or the digits that a decoder needs, are not found.
@@ -106,7 +108,10 @@ class ShardReader:
         return Splits(**splits, parts={f"digits.{name}": sha for name, sha in composed.items()})
 
     def _read_digits(self, place: Path, whole: Manifest, folder: str) -> Splits | None:
-        """Read the digits from which the targets of a decoder are composed, if it needs them."""
+        """Read the digits from which the targets of a decoder are composed.
+
+        The result is None if no targets are needed.
+        """
         if not self.targets:
             return None
         content = whole.content
@@ -125,7 +130,7 @@ class ShardReader:
             ) from error
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
-        """Return the local folder and the manifest of the declared data set."""
+        """Find the declared data set, and return its local folder and its manifest."""
         faults: list[str] = []
         for place in official_files.resolve_folders(folder, self.folders):
             if not official_files.fetch_file(place, INDEX, self._is_declared):
@@ -160,10 +165,10 @@ class ShardReader:
 
 
 class StoredRanges:
-    """A split in HDF5 shards, of which any range of examples can be read.
+    """A split in HDF5 shards; any range of its examples can be read.
 
-    A shard is verified before its first use. Each process opens its own files, also after a fork or
-    in a process to which this object was pickled.
+    A shard is verified before its first use. Each process opens the files itself, also after a fork
+    or after pickling.
 
     Args:
         folder: Local folder of the shards.
@@ -191,9 +196,9 @@ class StoredRanges:
 
     @property
     def digest(self) -> str:
-        """The sha256 of the hashes of its files, in order.
+        """One sha256, which is computed from the hashes of all shards in order.
 
-        The files themselves are verified when they are read.
+        The hash of a shard is verified before the first use of the shard.
         """
         return hash_bytes("".join(shard.sha256 for shard in self.shards).encode())
 
@@ -211,14 +216,14 @@ class StoredRanges:
         return moved
 
     def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Read examples into arrays, from as many shards as they span.
+        """Read consecutive examples into arrays; the examples may be in several shards.
 
         Args:
             start: Number of the first example.
             arrays: An array [B, ...] for each field to read; see `allocate_arrays`.
 
         Raises:
-            IndexError: If the range leaves the split.
+            IndexError: If some of the examples are not in the split.
             DataError: If a shard is missing or does not match the manifest.
         """
         count = max(map(len, arrays.values()), default=0)
@@ -251,7 +256,8 @@ def open_shard_once(process: int, verifier: ShardVerifier, shard: Shard) -> h5py
     The MOST_OPEN shards that were used last stay open.
 
     Args:
-        process: Id of this process, since a file that is open before a fork belongs to the parent.
+        process: Id of this process. It is an argument because, after a fork, the child must not use
+            the files that its parent opened.
         verifier: Verifies and opens the shard.
         shard: The shard.
 
@@ -286,7 +292,7 @@ def read_range(examples: StoredRanges, start: int, stop: int) -> dict[str, np.nd
         An array [stop - start, ...] for each field.
 
     Raises:
-        IndexError: If the range leaves the split.
+        IndexError: If some of the examples are not in the split.
         DataError: If a shard is missing or does not match the manifest.
     """
     arrays = allocate_arrays(examples.fields, stop - start)

@@ -1,8 +1,8 @@
 """Checks that shards match their manifest.
 
 A shard is verified before it is read, once per node. The user's cache records each shard that was
-verified: its entry in the manifest, and the size and times of its file. While these are the same,
-later processes and runs do not hash the file again.
+verified: its entry in the manifest, and the size and times of its file. As long as entry, size and
+times are unchanged, later processes and runs do not hash the file again.
 """
 
 import json
@@ -26,15 +26,17 @@ from capsweep.storage.checked import load_cached, save_cached
 from capsweep.storage.files import hash_file
 from capsweep.storage.stores import hide_query
 
-TICK = 2 * 10**9  # ns; the coarsest resolution of file times, on FAT
+TICK = 2 * 10**9  # coarsest resolution of file times in ns, that of a FAT file system
 
 
 @contextmanager
 def report_damage(path: Path) -> Iterator[None]:
-    """Convert an error of a `with` block that reads a shard to a DataError with path and cure.
+    """Convert an error of a `with` block that reads a shard to a DataError.
+
+    The message has the path of the shard and says how to repair it.
 
     Args:
-        path: The shard, for the message.
+        path: Path of the shard, for the message.
 
     Raises:
         DataError: If the block raises one of DAMAGE_ERRORS.
@@ -51,15 +53,15 @@ def check_size(folder: Path, shard: Shard) -> None:
 
     Args:
         folder: Local folder of the shards.
-        shard: Its entry in the manifest.
+        shard: The entry of the shard in the manifest.
 
     Raises:
-        DataError: If it is missing, not a regular file, or of another size.
+        DataError: If the shard is missing, is not a regular file, or has another size.
     """
     with report_damage(folder / shard.name):
         status = (folder / shard.name).lstat()  # a pipe would block if it were opened
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("a link, or not a regular file")
+            raise ValueError("it is a link, or not a regular file")
         if status.st_size != shard.bytes:
             raise ValueError(f"{status.st_size:,} bytes, but {shard.bytes:,} in {INDEX}")
 
@@ -70,10 +72,10 @@ def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
     Args:
         folder: Local folder of the shards.
         manifest: The data set.
-        shard: Its entry in the manifest.
+        shard: The entry of the shard in the manifest.
 
     Raises:
-        DataError: If its size, hash, attributes or arrays differ from the manifest.
+        DataError: If size, hash, attributes or arrays of the file differ from the manifest.
     """
     path = folder / shard.name
     check_size(folder, shard)
@@ -93,8 +95,8 @@ def list_faults(folder: Path, manifest: Manifest) -> list[str]:
         manifest: The data set.
 
     Returns:
-        A line for each shard that is missing or damaged, then one for each file in the folder that
-        does not belong to the data set.
+        A line for each missing or damaged shard, then a line for each file in the folder that does
+        not belong to the data set.
     """
     # Threads suffice, since hashlib releases the global interpreter lock.
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
@@ -126,13 +128,13 @@ class ShardVerifier:
         self._verified: set[str] = set()
 
     def open_shard(self, shard: Shard) -> h5py.File:
-        """Fetch a shard if need be, verify it and open it.
+        """Fetch a shard if it is in an object store, verify it and open it.
 
         Args:
-            shard: Its entry in the manifest.
+            shard: The entry of the shard in the manifest.
 
         Raises:
-            DataError: If it is missing or does not match the manifest.
+            DataError: If the shard is missing or does not match the manifest.
         """
         if self.origin is not None:
             official_files.fetch_file(self.origin, shard.name, partial(self._is_whole, shard))
@@ -141,7 +143,11 @@ class ShardVerifier:
             return open_shard(self.folder / shard.name)
 
     def _check(self, shard: Shard) -> None:
-        """Verify a shard unless this was done before; raise DataError if it is damaged."""
+        """Verify a shard, unless its file was verified before and has not changed since.
+
+        Raises:
+            DataError: If the shard does not match the manifest.
+        """
         state = self._describe_state(shard)
         if state in self._verified or (state and load_cached("shards", state)):
             return
@@ -151,11 +157,11 @@ class ShardVerifier:
             save_cached("shards", state, True)
 
     def _describe_state(self, shard: Shard) -> str:
-        """Describe the entry of a shard and the size and times of its file.
+        """Return a text with the manifest entry of a shard and the size and times of its file.
 
-        The ctime is included, since it changes even where a program sets the mtime back. The text
-        is empty for a file that was changed a moment ago: another change within the resolution of
-        file times would not be seen.
+        The times include the ctime, because it changes even if a program sets the mtime back. The
+        text is empty if there is no file, or if the file was changed less than TICK ago, because
+        file times would not show another change.
         """
         try:
             state = (self.folder / shard.name).lstat()
@@ -169,7 +175,7 @@ class ShardVerifier:
     def _is_whole(self, shard: Shard, _: Path) -> bool:
         """Return whether a copy that was fetched earlier is a shard of this data set.
 
-        The object store may have held another data set at that time.
+        When the copy was fetched, the object store may have held another data set.
         """
         try:
             self._check(shard)
@@ -179,11 +185,13 @@ class ShardVerifier:
 
 
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
-    """Check that shards exist and have the right size, without fetching or reading them.
+    """Check that shards exist and have the right size.
+
+    No shard is fetched or read.
 
     Args:
         folder: Local folder of the shards.
-        shards: Their entries in the manifest.
+        shards: The entries of the shards in the manifest.
 
     Raises:
         DataError: If a shard is missing or has another size.
@@ -194,7 +202,7 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
         if origin is None:
             check_size(folder, shard)
         elif (size := sizes.get(shard.name)) != shard.bytes:
-            official_files.remove_copy(folder / INDEX)  # it may describe earlier shards
+            official_files.remove_copy(folder / INDEX)  # this copy may describe earlier shards
             raise DataError(
                 f"{official_files.KEY}: {hide_query(origin)}/{shard.name}: {size or 'no'} bytes, "
                 f"but {shard.bytes:,} in {INDEX}; copy the whole folder there again, {INDEX} last"

@@ -12,9 +12,10 @@ RESAMPLES = 10_000  # draws of a bootstrap
 def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Find the examples that a network classifies wrongly.
 
-    With labels [M] an example is wrong if the class is not the highest of its N scores. With labels
-    [M, K], for K classes in one image, it is wrong if the K highest scores are not exactly these
-    classes. Of equal scores the first counts as higher.
+    With labels [M], an example is wrong if its class does not have the highest of the N scores.
+    With labels [M, K], for K classes in one image, an example is wrong if the classes with the K
+    highest scores are not exactly its K labels. If two scores are equal, the first counts as
+    higher.
 
     Args:
         scores_MN: Scores of the classes.
@@ -42,7 +43,8 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
     """Compute Wilson's score interval of an error rate, at the level CONFIDENCE.
 
-    The interval stays in 0..1 and is not empty at 0 errors. Source: Wilson 1927.
+    The interval stays in 0..1 and has a positive width even if there are no errors. Source: Wilson
+    1927.
 
     Args:
         wrong: Number of errors.
@@ -51,7 +53,7 @@ def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
     Returns:
         Lower and upper bound.
     """
-    from scipy.stats import binomtest  # imported here: it takes half a second
+    from scipy.stats import binomtest  # imported here, because the import takes half a second
 
     interval = binomtest(wrong, total).proportion_ci(CONFIDENCE, method="wilson")
     return float(interval.low), float(interval.high)
@@ -84,7 +86,7 @@ def count_disagreement(first_wrong: np.ndarray, second_wrong: np.ndarray) -> Dis
 
     Args:
         first_wrong: Boolean array of the errors of the first network.
-        second_wrong: The same for the second network, on the same examples.
+        second_wrong: Boolean array of the errors of the second network, on the same examples.
     """
     both = int((first_wrong & second_wrong).sum())
     first, second = int(first_wrong.sum()), int(second_wrong.sum())
@@ -94,8 +96,8 @@ def count_disagreement(first_wrong: np.ndarray, second_wrong: np.ndarray) -> Dis
 def mcnemar_p(counts: Disagreement) -> float:
     """Compute the two-sided exact p value of the hypothesis that two networks err equally often.
 
-    It is the binomial test on the examples that only one network got wrong; without such examples
-    the p value is 1. Source: McNemar 1947, exact form.
+    The test is the binomial test on the examples that only one network got wrong. If there are no
+    such examples, the p value is 1. Source: McNemar 1947, exact form.
     """
     from scipy.stats import binomtest
 
@@ -108,8 +110,9 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Compute the paired bootstrap interval of the difference of two error rates.
 
-    It is the percentile interval at the level CONFIDENCE. Resampling examples is a multinomial draw
-    over the kinds of examples, so the cost does not depend on their number. Source: Efron 1979.
+    It is the percentile interval at the level CONFIDENCE. Each resample is one multinomial draw of
+    three counts: examples that only the first network got wrong, examples that only the second got
+    wrong, and all others. The cost does not depend on the number of examples. Source: Efron 1979.
 
     Args:
         counts: Errors of both networks on the same examples.
@@ -130,7 +133,7 @@ def bootstrap_interval(
 def predict_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
     """Return the classes of the highest scores of each example, [M, classes].
 
-    Of equal scores the first counts as higher.
+    If two scores are equal, the first counts as higher.
     """
     return np.argsort(-scores_MN, axis=1, kind="stable")[:, :classes]
 

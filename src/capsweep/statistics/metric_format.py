@@ -1,10 +1,10 @@
-"""How to print a metric and which direction is better, by its name, such as `test/error`."""
+"""The format and the range of a metric, found by the name of the metric, such as `test/error`."""
 
 import math
 from dataclasses import dataclass
 from functools import cache
 
-# Last parts of metric names, by their kind.
+# Last parts of metric names, such as `error` of `test/error`.
 FRACTIONS = {"error", "at_least_one", "segmentation"}
 POSITIVE = {"loss", "loss_step", "reconstruction"}
 HIGHER_IS_BETTER = {"at_least_one", "segmentation"}
@@ -33,7 +33,10 @@ class Measure:
     high: float = math.inf
 
     def format_number(self, value: float, sign: str = "") -> str:
-        """Format a number without its unit; `sign` "+" prints the sign of positive numbers too."""
+        """Format a number without its unit.
+
+        If `sign` is "+", positive numbers have a sign too.
+        """
         return f"{self.factor * value:{sign}{self.format_spec}}"
 
 

@@ -1,14 +1,15 @@
 """Statistics over seeds: means with intervals, paired differences, and whether seeds suffice.
 
-Looking again after each batch of seeds gives chance more than one opportunity. The level is
-therefore divided equally over all planned looks (Bonferroni), and within a look Holm's procedure
-covers the pairs of neighbouring rows. Over all looks and pairs of one column, the probability that
-noise alone makes any order look decided stays below the level, whenever the looking stops. A caller
-that ranks several columns divides the level over them.
+A look is a test of the results so far, after each batch of seeds. More looks give chance more
+opportunities. The level is therefore divided equally over all planned looks (Bonferroni), and
+within a look Holm's procedure covers the pairs of neighbouring rows. The probability that noise
+makes any order look decided then stays below the level. This holds over all looks and pairs of one
+column, no matter after which look the sweep stops. A caller that ranks several columns divides the
+level over the columns.
 
-Intervals are Student's t intervals. They need three seeds, because those of two seeds reach nine
-standard deviations to either side. They are clipped to the possible range of the metric: no error
-rate is below 0.
+Intervals are Student's t intervals. An interval needs at least three seeds, because an interval of
+two seeds reaches nine standard deviations to either side. Intervals are clipped to the possible
+range of the metric; for example, no error rate is below 0.
 """
 
 import math
@@ -18,7 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy import special  # not scipy.stats: it takes half a second to import
+from scipy import special  # not scipy.stats, whose import takes half a second
 
 CONFIDENCE = 0.95  # level of intervals
 LEAST_SEEDS = 3  # fewest seeds that give an interval
@@ -39,9 +40,9 @@ class Summary:
         n: Number of values.
         mean: Mean.
         std: Sample standard deviation. None for a single value.
-        interval: Interval of the mean. None for fewer than LEAST_SEEDS values, and where all values
-            are equal: error rates come in steps of one example, so equal values do not prove that
-            the spread is 0.
+        interval: Interval of the mean. None if there are fewer than LEAST_SEEDS values, or if all
+            values are equal. Error rates come in steps of one example, so equal values do not prove
+            that the spread is 0.
     """
 
     n: int
@@ -88,7 +89,7 @@ def _t_interval(array: np.ndarray, low: float, high: float) -> tuple[float, floa
 def list_common_steps(series: Sequence[Mapping[int, float]]) -> list[int]:
     """Return the epochs or steps that all series have, in increasing order.
 
-    A mean over the series then does not jump where one of them ends.
+    A mean over the series at these steps does not jump where a shorter series ends.
     """
     return sorted(set.intersection(*map(set, series))) if series else []
 
@@ -96,11 +97,11 @@ def list_common_steps(series: Sequence[Mapping[int, float]]) -> list[int]:
 def adjust_holm(p_values: Sequence[float]) -> list[float]:
     """Adjust p values for multiple tests by Holm's procedure.
 
-    The k-th smallest of m p values is multiplied by m - k + 1; then the results are made monotone.
-    Source: Holm 1979.
+    The k-th smallest of m p values is multiplied by m - k + 1. The results are limited to 1 and
+    made non-decreasing in the order of the p values. Source: Holm 1979.
 
     Returns:
-        The adjusted p values, in the order of the given ones.
+        The adjusted p values, in the order of `p_values`.
     """
     adjusted, running = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
@@ -116,9 +117,9 @@ class PairedDifference:
     Attributes:
         n: Number of common seeds.
         mean: Mean difference.
-        interval: Interval of the mean. None for fewer than LEAST_SEEDS seeds, and where the
+        interval: Interval of the mean. None if there are fewer than LEAST_SEEDS seeds, or if the
             differences do not vary.
-        t_test: p value of the hypothesis "no difference". None for one seed, and where the
+        t_test: p value of the hypothesis "no difference". None if there is one seed, or if the
             differences do not vary.
     """
 
@@ -141,8 +142,8 @@ def paired_difference(
     Source: Student 1908.
 
     Args:
-        ours: Values by seed.
-        theirs: Values by seed.
+        ours: Values of the first row, by seed.
+        theirs: Values of the second row, by seed.
         most: Greatest possible absolute difference; the interval is clipped to it.
 
     Returns:
@@ -184,14 +185,14 @@ def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
 def smallest_p(n: int) -> float:
     """Return the smallest two-sided p value that a sign-flip test of n pairs can reach, 2 / 2**n.
 
-    Such a test assumes only that without a difference the sign of each pair is a fair coin. Source:
-    Fisher, "The design of experiments", 1935, section 21.
+    Such a test has one assumption: if there is no difference, both signs of each pair are equally
+    likely. Source: Fisher, "The design of experiments", 1935, section 21.
     """
     return 2.0 ** (1 - n)
 
 
 def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
-    """List the numbers of seeds after which the results are looked at.
+    """List the numbers of seeds after which the results are tested (the looks).
 
     Args:
         first: Seeds of the first look.
@@ -199,8 +200,8 @@ def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
         step: Seeds between two looks.
 
     Raises:
-        ValueError: Unless 3 <= first <= last and step >= 1. Two seeds that agree by chance, as
-            rates in steps of one example do, would look decided.
+        ValueError: Unless 3 <= first <= last and step >= 1. Error rates come in steps of one
+            example, so two seeds often agree by chance, and an order would look decided.
     """
     if not 3 <= first <= last or step < 1:
         raise ValueError(f"cannot look at {first} to {last} seeds in steps of {step}; start at 3")
@@ -210,15 +211,15 @@ def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
 def find_undecided_rows(
     rows: Mapping[Any, Mapping[int, float]], num_looks: int, level: float = LEVEL
 ) -> set[Any]:
-    """Find the rows whose order relative to a neighbouring row is not decided at this look.
+    """Find the rows whose order relative to a neighbouring row is not decided yet.
 
-    Rows are ranked by their mean, and each row is tested against its neighbours. Rows whose
-    differences do not vary stay undecided: equal rows, because no number of seeds can decide their
-    order; others, because a few seeds can agree by chance.
+    Rows are ranked by their mean, and each row is tested against its neighbours. Two rows whose
+    differences do not vary stay undecided. If these rows are equal, no number of seeds can decide
+    their order. If they are not equal, a few seeds may agree by chance.
 
     Args:
         rows: Values by seed, for each row.
-        num_looks: Number of planned looks, over which the level is divided.
+        num_looks: Number of planned looks. The level is divided by this number.
         level: Level of the test over all looks.
     """
     ranked = sorted(rows, key=lambda row: summarise_values(list(rows[row].values())).mean)
@@ -234,5 +235,5 @@ def _paired_p(left: Mapping[int, float], right: Mapping[int, float]) -> float:
 
 
 def describe_correction(planned: Sequence[int]) -> str:
-    """Return the sentence that names the correction below a table."""
+    """Return the sentence below a table that names the correction for the planned looks."""
     return CORRECTION.format(looks=len(planned))

@@ -1,8 +1,8 @@
 """Stored values that are checked when they are read: typed JSON, .npz files, and the user's cache.
 
-The cache has small values that take long to compute. Each depends only on its key, so that none
-is ever out of date. A damaged file counts as absent. If there is no home folder, or it cannot be
-written, values are computed each time.
+The cache has small values that take long to compute. A value depends only on its key, so that the
+cached value is always up to date. A damaged file counts as absent. If there is no home folder, or
+if it cannot be written, values are computed each time.
 """
 
 import json
@@ -23,19 +23,20 @@ from capsweep.storage.files import hash_bytes, user_cache_folder, write_atomical
 if TYPE_CHECKING:
     import numpy as np
 
-# The largest factor by which the bytes of a member of a .zip file can grow, by its compression.
+# The largest factor by which a member of a .zip file can grow in decompression, by type of
+# compression.
 MOST_EXPANSION = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1033}
 KEPT_SECONDS = 30 * 24 * 3600.0  # age at which values are removed from the cache
-MOST_LETTERS = 200  # characters of a key, and of a reason, in a message
+MOST_LETTERS = 200  # characters of a key or of a reason in a message
 Value = TypeVar("Value")
 
 
 def parse_json(content: bytes, adapter: TypeAdapter[Value]) -> Value:
-    """Parse JSON and check that it has the type of an adapter.
+    """Parse JSON and check that the value has the expected type.
 
     Args:
         content: JSON text in UTF-8.
-        adapter: The expected type.
+        adapter: Pydantic's adapter of the expected type.
 
     Raises:
         ValueError: If the text is not JSON of this type. The message is one printable line.
@@ -47,7 +48,7 @@ def parse_json(content: bytes, adapter: TypeAdapter[Value]) -> Value:
 
 
 def describe_fault(error: ValidationError) -> str:
-    """Describe the first wrong field, the reason and its value in one printable line."""
+    """Return one printable line with the first wrong field, the reason and the field's value."""
     fault, *_ = error.errors(include_url=False)
     parts = (str(part) for part in fault["loc"] if part != "[key]")
     place = ".".join(part if part.isprintable() else reprlib.repr(part) for part in parts)
@@ -59,17 +60,18 @@ def describe_fault(error: ValidationError) -> str:
 
 
 def open_npz(file: IO[bytes]) -> "np.lib.npyio.NpzFile":
-    """Open an .npz file, whose arrays are then read one by one, and refuse pickled objects.
+    """Open an .npz file, whose arrays are then read one by one; pickled objects are refused.
 
-    Before numpy allocates memory, the size that each header declares is compared with the bytes of
-    its member. So a damaged file cannot make us allocate more than its length allows.
+    Each array has a header that declares its size. Before numpy allocates memory, this size is
+    compared with the number of bytes that are stored for the array. So a damaged file cannot make
+    numpy allocate too much memory.
 
     Args:
         file: The file, open for reading.
 
     Raises:
-        ValueError: If a header declares another size than its member has.
-        Exception: Whatever zipfile and numpy raise for a damaged file.
+        ValueError: If the declared size of an array differs from its stored size.
+        Exception: Any error that zipfile and numpy raise for a damaged file.
     """
     import numpy as np
 
@@ -85,8 +87,8 @@ def open_npz(file: IO[bytes]) -> "np.lib.npyio.NpzFile":
                 shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
                 stored = member.file_size - stream.tell()
             if math.prod(shape) * dtype.itemsize != stored and not dtype.hasobject:
-                declared = f"{str(shape)[:80]} numbers of {dtype.itemsize} bytes"
-                raise ValueError(f"{member.filename} declares {declared}, but has {stored:,}")
+                declared = f"shape {str(shape)[:80]} of {dtype.itemsize}-byte numbers"
+                raise ValueError(f"{member.filename} declares {declared}, but has {stored:,} bytes")
     file.seek(0)
     return np.load(file, allow_pickle=False)
 
@@ -95,8 +97,8 @@ def compute_once(kind: str, key: str, compute: Callable[[], Any]) -> Any:
     """Return the value of a key from the user's cache, or compute it and store it there.
 
     Args:
-        kind: Kind of the value, a folder of the cache.
-        key: All that the value depends on.
+        kind: Kind of the value. Each kind has a folder in the cache.
+        key: A text with everything on which the value depends.
         compute: Computes the value, which must be JSON data and not None.
     """
     value = load_cached(kind, key)
@@ -116,7 +118,7 @@ def load_cached(kind: str, key: str) -> Any:
 
 
 def save_cached(kind: str, key: str, value: Any) -> None:
-    """Store a value in the user's cache, and remove values of its kind that are a month old."""
+    """Store a value in the user's cache, and remove month-old values of the same kind."""
     content = json.dumps(value).encode()
     stored = f"{_digest_of(kind, key, content)}\n".encode() + content
     with suppress(OSError, RuntimeError):
@@ -128,7 +130,7 @@ def save_cached(kind: str, key: str, value: Any) -> None:
 
 
 def _digest_of(kind: str, key: str, content: bytes) -> str:
-    """Hash a value with its kind and key, so that a renamed file does not pass for another key."""
+    """Hash a value with its kind and key, so that a renamed file does not match another key."""
     return hash_bytes(f"{kind}\n{key}\n".encode() + content)
 
 

@@ -53,7 +53,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def open_plain_file(path: Path) -> IO[bytes]:
-    """Open a regular file for reading; refuse folders, and pipes, which could block for ever.
+    """Open a regular file for reading.
+
+    Pipes are refused, because reading a pipe could block for ever. Folders are refused too.
 
     Raises:
         IsADirectoryError: If the path is not a regular file.
@@ -67,13 +69,13 @@ def open_plain_file(path: Path) -> IO[bytes]:
 
 
 def read_plain_file(path: Path) -> bytes:
-    """Read the bytes of a regular file; see `open_plain_file`."""
+    """Read the bytes of a regular file; folders and pipes raise IsADirectoryError."""
     with open_plain_file(path) as file:
         return file.read()
 
 
 def remove_path(path: Path) -> None:
-    """Remove a file, or a folder with all that it contains; an absent path is no error."""
+    """Remove a file, or a folder with all that it contains; do nothing if the path is absent."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -90,7 +92,7 @@ def lock_file(path: Path) -> Iterator[None]:
     Args:
         path: The file that the block may write.
     """
-    import fcntl  # here, since Windows, which is refused by a message, lacks it
+    import fcntl  # here, so that Windows, which has no fcntl, gets our own message
 
     with ExitStack() as stack:
         with suppress(OSError):
@@ -105,8 +107,8 @@ def lock_file(path: Path) -> Iterator[None]:
 def user_cache_folder() -> Path:
     """Return the folder of the user's cache, as the XDG base directory specification defines it.
 
-    It is `$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep` if that variable is unset, empty or
-    relative.
+    The folder is `$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep` if the variable XDG_CACHE_HOME
+    is unset, empty or a relative path.
 
     Raises:
         RuntimeError: If there is no home folder.
@@ -122,7 +124,7 @@ def hash_bytes(data: bytes) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """Compute the hexadecimal sha256 of a file, which need not fit into memory."""
+    """Compute the hexadecimal sha256 of a file, piece by piece."""
     with path.open("rb", buffering=0) as file:
         return hash_open_file(file)
 

@@ -1,10 +1,11 @@
 """Official files of data sets, which are found below the data folder and verified by their hashes.
 
 If the data folder is in an object store, each file is fetched once per node into the user's cache.
-There each folder of the store has a folder `fetched/NAME-HASH`, with the hash of its URL in the
-name and the URL itself in `.origin`. A file gets its name when it is complete. Other processes that
-need it wait for the one that fetches it, but not for one that died. Fetched files are verified
-again when they are read, and may be deleted at any time.
+There, a folder of the store becomes a folder `fetched/NAME-HASH`. HASH is the hash of the folder's
+URL, and the file `.origin` contains this URL. A file gets its name when it is complete. While one
+process fetches a file, other processes that need the file wait. If the first process dies, another
+process fetches the file. Fetched files are verified again when they are read, and may be deleted at
+any time.
 """
 
 import itertools
@@ -30,7 +31,7 @@ from capsweep.storage.stores import Bucket, StoreError, check_inside, hide_query
 
 KEY = "places.data"
 ORIGIN = ".origin"
-UNKNOWN = "unknown"  # in place of a declared hash; the file is then never read
+UNKNOWN = "unknown"  # in place of a declared hash; the file is then refused
 
 IsCurrent = Callable[[Path], bool]  # returns whether a copy that was fetched earlier can be used
 
@@ -40,7 +41,8 @@ def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
 
     Args:
         data: The data folder, a path or the URL of an object store.
-        folders: Names below it. An absolute path or a URL is returned unchanged.
+        folders: Names of folders below the data folder. An absolute path or a URL is returned
+            unchanged.
 
     Raises:
         ConfigError: If the data folder is a URL, and a name leads out of it.
@@ -59,7 +61,7 @@ def locate_folder(place: str) -> Path:
     """Return the local folder of a path or URL: the path itself, or a folder of the user's cache.
 
     Raises:
-        DataError: If it is a URL, and there is no home folder for the cache.
+        DataError: If `place` is a URL, and there is no home folder for the cache.
     """
     if not is_url(place):
         return Path(place)
@@ -90,7 +92,7 @@ def read_origin(folder: Path) -> str | None:
 def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -> bool:
     """Return whether a folder has a file, and fetch the file if the folder is in an object store.
 
-    The file is then complete in the local folder, but not verified.
+    A fetched file is complete in the local folder, but not verified yet.
 
     Args:
         place: The folder, a path or a URL.
@@ -153,7 +155,7 @@ def list_sizes(place: str) -> dict[str, int]:
 
 @lru_cache(maxsize=16)
 def _open_bucket(place: str, process: int) -> Bucket:
-    """Open an object store once per process, since a client does not survive a fork."""
+    """Open an object store once per process, since a client cannot be used after a fork."""
     return Bucket(place, KEY)
 
 
@@ -161,17 +163,17 @@ def read_content(path: Path) -> bytes:
     """Read the bytes of a file that is not verified yet.
 
     Raises:
-        DataError: If it cannot be read.
+        DataError: If the file cannot be read.
     """
     with _report_unreadable(), open_plain_file(path) as file:
         return file.read()
 
 
 def open_content(path: Path) -> IO[bytes]:
-    """Open a file that is not verified yet, for files that may be too large to read at once.
+    """Open a file that is not verified yet and may be too large for the memory.
 
     Raises:
-        DataError: If it cannot be opened.
+        DataError: If the file cannot be opened.
     """
     with _report_unreadable():
         return open_plain_file(path)
@@ -193,22 +195,22 @@ def _report_unreadable() -> Iterator[None]:
 
 @contextmanager
 def report_undecodable(path: Path) -> Iterator[None]:
-    """Convert any error of a `with` block that decodes a file to a DataError with its path.
+    """Convert any error of a `with` block that decodes a file to a DataError.
 
-    The file was verified, but a user can declare the hash of any file, and decoders raise various
-    errors for a wrong one.
+    The message has the path of the file. The hash of the file was verified before, but a user can
+    declare the hash of a wrong file. For a wrong file, decoders raise many types of errors.
 
     Args:
         path: The file.
 
     Raises:
-        DataError: If the block raises any error but MemoryError.
+        DataError: If the block raises any error except MemoryError.
     """
     try:
         yield
     except (DataError, MemoryError):
         raise
-    except Exception as error:  # decoders raise anything
+    except Exception as error:  # decoders can raise any error
         why = f"it has the declared sha256, but cannot be decoded ({error!r})"
         raise DataError(f"{path}: {why}; put the publisher's file there") from error
 
@@ -217,9 +219,9 @@ class Digest(NamedTuple):
     """The computed and the declared hash of a file."""
 
     path: Path  # the file
-    computed: str  # its sha256
-    declared: str  # the sha256 that it should have, or UNKNOWN
-    key: str  # configuration key that declares it
+    computed: str  # the sha256 of the file
+    declared: str  # the sha256 that the file should have, or UNKNOWN
+    key: str  # configuration key that declares the sha256
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ class OfficialFiles:
             *names: Names that the file may have, in order of preference.
 
         Returns:
-            Its local path, or None if no folder has it.
+            The local path of the file, or None if no folder has the file.
 
         Raises:
             DataError: If the data folder does not exist or cannot be read.
@@ -259,13 +261,14 @@ class OfficialFiles:
 
         Args:
             data: The data folder, a path or the URL of an object store.
-            names: Names that each file may have, by a key for the file.
+            names: A list for each file, with the names that the file may have. The caller chooses
+                a key for each file.
 
         Returns:
-            The local path of each file, by its key.
+            The local path of each file, by the key of the file.
 
         Raises:
-            DataError: If files are missing; the message lists the first name of each.
+            DataError: If files are missing. The message has the first name of each missing file.
             StoreError: If the object store does not answer.
         """
         paths = {key: self.find(data, *allowed) for key, allowed in names.items()}
@@ -292,8 +295,8 @@ class OfficialFiles:
         """Check that files have their declared hashes.
 
         Raises:
-            DataError: If a hash differs, or if one is unknown. In the latter case, the message
-                lists all files of unknown hash and how to declare them.
+            DataError: If a computed hash differs from the declared hash, or if a declared hash is
+                unknown. For unknown hashes, the message lists the files and how to declare hashes.
         """
         for path, computed, declared, _ in digests:
             if declared not in (UNKNOWN, computed):

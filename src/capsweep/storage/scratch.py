@@ -1,6 +1,7 @@
-"""Names of scratch files and folders that identify the process which created them.
+"""Names of scratch files and folders; a name identifies the process that created the file.
 
-So the scratch of killed processes can be found and removed, and that of running ones is kept.
+So the scratch files of killed processes can be found and removed, and the scratch files of running
+processes are kept.
 """
 
 import os
@@ -14,14 +15,14 @@ from pathlib import Path
 from capsweep.storage.files import hash_bytes
 
 OWNED = re.compile(r".*-(?P<pid>[0-9]+)-(?P<machine>[0-9a-f]{8})(?P<start>[0-9a-f]{4})-[^-]*")
-# Scratch of another machine or of earlier code, whose process cannot be checked, counts as left
-# behind if nothing in it was written for a week. Our processes write more often.
+# For scratch files of another machine or of earlier code, we cannot check whether the process still
+# runs. They count as abandoned if nothing was written for a week; our processes write more often.
 UNTOUCHED_SECONDS = 7 * 24 * 3600.0
 
 
 @cache
 def identify_machine() -> str:
-    """Return a text that identifies the current boot and the namespace of process ids."""
+    """Return a text with the id of the machine's current boot and the namespace of process ids."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
 
@@ -46,8 +47,8 @@ def make_scratch_prefix(prefix: str) -> str:
     """Return the beginning of a scratch name that identifies this process.
 
     Args:
-        prefix: Kind of the scratch, with which the name begins. The caller completes the name with
-            a text without hyphens.
+        prefix: Kind of the scratch file; the name begins with it. The caller completes the name
+            with a text without hyphens.
     """
     return f"{prefix}-{_name_process(os.getpid())}-"
 
@@ -58,11 +59,11 @@ def _name_process(pid: int) -> str:
 
 
 def find_abandoned(folder: Path, kinds: str) -> Iterator[Path]:
-    """Find scratch of this user's processes that have ended.
+    """Find the scratch files and folders of this user whose processes have ended.
 
     Args:
         folder: Where to look; a folder that cannot be read yields nothing.
-        kinds: Regular expression for the beginning of the names.
+        kinds: Regular expression that matches the beginning of the names.
 
     Yields:
         The files and folders, sorted by name.

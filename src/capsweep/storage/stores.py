@@ -1,9 +1,10 @@
 """Folders and object stores with one interface: files are read and written by relative names.
 
-Names are separated by slashes, and a write is atomic. An object store is given by its URL, such as
-s3://bucket/folder, and is accessed by pyarrow; it has neither rename nor locks. Options of pyarrow
-are in the query of the URL (`?region=eu-west-1`, `?endpoint_override=...&scheme=http`).
-Credentials are never in the URL: they come from the environment or from a role of the machine.
+The parts of a name are separated by slashes, and a write is atomic. An object store is given by its
+URL, such as s3://bucket/folder, and is accessed by pyarrow. Object stores have neither rename nor
+locks. Options of pyarrow are in the query of the URL (`?region=eu-west-1`,
+`?endpoint_override=...&scheme=http`). Credentials are never in the URL: they come from the
+environment or from a role of the machine.
 """
 
 import os
@@ -22,10 +23,10 @@ from capsweep.storage.files import read_plain_file, remove_path, write_atomicall
 if TYPE_CHECKING:
     from pyarrow import fs
 
-STORES = ("s3", "gs", "gcs", "abfs", "abfss")  # schemes of their URLs
+STORES = ("s3", "gs", "gcs", "abfs", "abfss")  # schemes of the URLs of object stores
 PIECE = 2**24  # bytes that one request reads
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-LONGEST_NAME = 255  # bytes
+LONGEST_NAME = 255  # bytes of the name of a file or folder
 CREDENTIALS = (
     "is it reachable from here, and are credentials in the environment (AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or a role of the machine)?"
@@ -33,7 +34,7 @@ CREDENTIALS = (
 
 
 class StoreError(UserError, OSError):
-    """An object store does not answer or refuses access; the error has a message but no errno."""
+    """An error of a store that does not answer or refuses access; its `errno` is not set."""
 
 
 def is_url(place: str) -> bool:
@@ -50,7 +51,7 @@ def join(place: str, name: str) -> str:
 
 
 def hide_query(place: str) -> str:
-    """Return a path, or a URL without its query, for messages."""
+    """Return the form of a place for messages: a path, or a URL without its query."""
     return place.partition("?")[0] if is_url(place) else place
 
 
@@ -59,7 +60,7 @@ def check_inside(name: str, where: str) -> str:
 
     Args:
         name: A relative name.
-        where: Key and value of the configuration, with which a message begins.
+        where: Configuration key and its value. Error messages begin with this text.
 
     Raises:
         ConfigError: If the name leads out of the folder, or has characters that are special in
@@ -87,11 +88,11 @@ class Disk:
             name: Name below the folder.
 
         Returns:
-            Its content; None if there is no such file.
+            The content of the file; None if there is no such file.
 
         Raises:
-            DamageError: If it is not a regular file.
-            StoreError: If it cannot be read.
+            DamageError: If the name belongs to a folder, pipe or the like.
+            StoreError: If the file cannot be read.
         """
         path = self.path / name
         try:
@@ -108,7 +109,7 @@ class Disk:
         write_atomically(self.path / name, lambda file: file.write(content))
 
     def list_names(self, folder: str) -> list[str]:
-        """List the files and folders directly in a folder, sorted; none if it is absent."""
+        """List the files and folders directly in a folder, sorted; an absent folder has none."""
         try:
             return sorted(os.listdir(self.path / folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -121,7 +122,7 @@ class Disk:
                 yield str(path.relative_to(self.path)), path.stat().st_size
 
     def remove(self, name: str) -> None:
-        """Remove a file or folder; an absent one is no error."""
+        """Remove a file or folder; do nothing if it is absent."""
         remove_path(self.path / name)
 
 
@@ -130,7 +131,7 @@ class Bucket:
 
     Args:
         url: URL of the folder, with options in its query.
-        key: Configuration key that has the URL; every message begins with it.
+        key: The configuration key of the URL. Error messages begin with this key.
 
     Raises:
         ConfigError: If the URL cannot be used or pyarrow is not installed.
@@ -147,7 +148,7 @@ class Bucket:
             url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
         try:
             _check_url(self.root, key)
-            with self._report_errors():  # pyarrow asks S3 for the region of the bucket
+            with self._report_errors():  # pyarrow sends a request to S3 for the region
                 self.filesystem, self.folder = fs.FileSystem.from_uri(url)
         except UserError:
             raise
@@ -198,9 +199,9 @@ class Bucket:
             self._write_from(name, source)
 
     def _write_from(self, name: str, source: IO[bytes]) -> None:
-        """Write an object from an open file; it appears, complete, when its stream is closed."""
+        """Write an object from an open file; readers see the object only when it is complete."""
         path = self._path_of(name)
-        # By default, pyarrow compresses objects whose names end in .gz.
+        # Compression is off, since pyarrow would compress objects whose names end in .gz.
         with (
             self._report_errors(name),
             self.filesystem.open_output_stream(path, compression=None) as target,
@@ -208,7 +209,7 @@ class Bucket:
             shutil.copyfileobj(source, target, PIECE)
 
     def list_names(self, folder: str) -> list[str]:
-        """List the objects and folders directly in a folder, sorted; none if it is absent."""
+        """List the objects and folders directly in a folder, sorted; an absent folder has none."""
         return sorted(info.base_name for info in self._list_infos(folder))
 
     def list_files(self, folder: str, is_deep: bool = True) -> Iterator[tuple[str, int]]:
@@ -216,7 +217,7 @@ class Bucket:
 
         Args:
             folder: Name of the folder.
-            is_deep: Whether objects in folders below it are listed too.
+            is_deep: Whether objects in subfolders are listed too.
         """
         infos = self._list_infos(folder, is_deep)
         for info in sorted(infos, key=lambda info: info.path):
@@ -224,7 +225,7 @@ class Bucket:
                 yield info.path.removeprefix(self.folder).lstrip("/"), info.size
 
     def remove(self, name: str) -> None:
-        """Remove an object or folder; an absent one is no error."""
+        """Remove an object or folder; do nothing if it is absent."""
         path = self._path_of(name)
         with self._report_errors(name):
             try:
@@ -285,16 +286,16 @@ def check_folder(place: str, key: str) -> None:
 
     Args:
         place: The path or URL.
-        key: Configuration key or option that has it, with which a message begins.
+        key: The configuration key or option of this path. Error messages begin with it.
 
     Raises:
-        ConfigError: If the path, or a path above it, is not a folder, or if no folder can have such
-            a name.
+        ConfigError: If the path, or a path above it, is not a folder, or if the path is no valid
+            name of a folder.
     """
     if is_url(place):
         return
     if "\0" in place or any(len(os.fsencode(part)) > LONGEST_NAME for part in place.split("/")):
-        raise ConfigError(f"{key}={place[:40]!r} is no valid name of a folder; choose another one")
+        raise ConfigError(f"{key}={place[:40]!r} is no valid name of a folder; choose another name")
     path = Path(place)
     nearest = next((above for above in (path, *path.parents) if os.path.lexists(above)), None)
     if nearest is not None and not nearest.is_dir():
@@ -307,10 +308,10 @@ def open_store(root: str | Path, key: str = "places.ledger") -> Store:
 
     Args:
         root: The path or URL.
-        key: Configuration key that has it, with which messages begin.
+        key: The configuration key of this path or URL. Error messages begin with it.
 
     Raises:
-        UserError: If it cannot be used or does not answer.
+        UserError: If the folder or object store cannot be used or does not answer.
     """
     check_folder(str(root), key)
     return Bucket(str(root), key) if is_url(str(root)) else Disk(Path(root))
@@ -322,7 +323,8 @@ def prove_writable(store: Store, probe: str = ".probe", word: str = "LEDGER") ->
     Args:
         store: The store.
         probe: Name of the file.
-        word: The word (`WORD=...`) that sets where the store is, for the message about a folder.
+        word: The option that sets the folder, such as LEDGER for `LEDGER=...`. If a folder cannot
+            be written, the error message names this option.
 
     Raises:
         UserError: If the store cannot be written.
@@ -331,7 +333,7 @@ def prove_writable(store: Store, probe: str = ".probe", word: str = "LEDGER") ->
         store.write(probe, b"")
         store.remove(probe)
     except StoreError:
-        raise  # it names the key itself
+        raise  # its message already names the key
     except OSError as error:
         why = f"cannot be written ({_join_lines(error)}); set {word}=... to a writable folder"
         raise UserError(f"places.{word.lower()}: {store.root} {why}") from error

@@ -1,8 +1,8 @@
 """The name and the content of a cell's W&B run, read from the ledger only.
 
 The ledger is the original, and W&B gets a copy. The tracker sends the content while a cell runs, or
-a sync sends it later; both write the same run. A mark, STORAGE/wandb/synced/SIGNATURE.json, says
-that W&B has the whole content of a cell.
+a sync sends the content later; both write the same run. The file
+STORAGE/wandb/synced/SIGNATURE.json is a mark that W&B has the whole content of a cell.
 """
 
 import json
@@ -28,11 +28,11 @@ CODE = ("numerics", "commit", "dirty")
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels by which people find a run at W&B; fields have W&B's names."""
+    """Labels by which people find a run at W&B. The names of the fields are W&B's names."""
 
     group: str = "train"  # the sweep
     job_type: str = "train"  # the arm
-    name: str = ""  # empty: the signature is the name
+    name: str = ""  # empty: the signature of the cell is used as name
     notes: str = ""  # the question of the sweep
     tags: Sequence[str] = ()  # see `list_run_tags`
 
@@ -41,12 +41,12 @@ UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())
 
 
 def make_labels(cell: Cell) -> Labels:
-    """Make the labels of a cell that `capsweep train` runs, which belongs to no sweep.
+    """Make the labels of a cell that `capsweep train` runs outside a sweep.
 
-    Its model stands for the arm, and its overrides for the coordinates.
+    The model takes the place of the arm, and the overrides take the place of the coordinates.
     """
     model = cell.config["model"]["name"]
-    named = ("model", "seed")  # in the name anyway
+    named = ("model", "seed")  # the name of the run has them already
     place = [
         text
         for text in cell.overrides
@@ -67,16 +67,16 @@ def format_run_name(
 
     Args:
         config: The configuration of the cell.
-        arm: The name of its arm.
-        place: Its coordinates as overrides.
-        weights: The reconstruction weights of all cells that it is compared with. If they have
-            several values besides 0, the name contains the weight.
+        arm: The name of the cell's arm.
+        place: The coordinates of the cell, as overrides.
+        weights: The reconstruction weights of all cells that the cell is compared with. If there
+            are several weights besides 0, the name contains the weight.
         signature: The signature of the cell. A name that is too long is cut and ends with it.
     """
     axes = [text for text in place if text.partition("=")[0] not in (ITERATIONS, WEIGHT)]
     iterations = get(config, ITERATIONS)
     parts = [arm] if iterations is None else [arm, f"T={iterations}"]
-    if config["routing"] is not None:  # without routing there are no capsules to decode
+    if config["routing"] is not None:  # without routing there are no capsules, so no reconstruction
         weight = read_reconstruction_weight(config)
         same = {weight, *weights} <= {weight, 0}
         parts.append("no recon" if weight == 0 else "recon" if same else f"recon {weight:g}")
@@ -87,7 +87,7 @@ def format_run_name(
 
 
 def list_run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
-    """Return tags that find runs of several sweeps: data set, model and routing variant.
+    """Return tags for finding runs across sweeps: data set, model and routing variant.
 
     A run with limit_batches has the tag `limited`. The tags in `further` come first.
     """
@@ -105,9 +105,9 @@ def read_reconstruction_weight(config: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class RunContent:
-    """Everything that W&B should have of one cell."""
+    """Everything about one cell that W&B should have."""
 
-    signature: str  # of the cell; the id of its run
+    signature: str  # of the cell; also the id of the run
     status: str  # finished, stopped, failed, running or missing
     mode: str  # online, offline, or none for a cell without W&B
     run: Mapping[str, Any]  # arguments that open the run, see `make_run_arguments`
@@ -123,7 +123,7 @@ class RunContent:
 
 
 def read_content(ledger: Ledger, signature: str) -> RunContent:
-    """Read from the ledger what W&B should have of a cell now; raise DamageError if damaged."""
+    """Read from the ledger what W&B should have now of a cell; raise DamageError for a bad file."""
     entry, provenance = ledger.read_entry(signature), ledger.read_provenance(signature)
     rows = ledger.read_rows(signature)
     points = ledger.read_rows(signature, POINTS)
@@ -179,7 +179,7 @@ def make_run_arguments(
     """Return the arguments with which W&B opens the run of a cell.
 
     The configuration of the run has the science, the command that repeats the cell, and the commit
-    that trained it.
+    that trained the cell.
     """
     tracking = UNTRACKED | provenance.get("tracking", {})
     keys = ("project", "entity", "group", "job_type", "name", "notes", "tags")
@@ -191,7 +191,7 @@ def make_run_arguments(
 
 
 def locate_mark(storage: Path, signature: str) -> Path:
-    """Return the path of a cell's mark, which says that W&B has its whole content."""
+    """Return the path of a cell's mark, which says that W&B has the whole content of the cell."""
     return storage / "wandb" / "synced" / f"{signature}.json"
 
 
@@ -205,7 +205,7 @@ def write_mark(storage: Path, content: RunContent, server: str) -> None:
 def is_synced(storage: Path, content: RunContent, server: str) -> bool:
     """Return whether the mark of a cell says that W&B at `server` has exactly this content.
 
-    A damaged mark counts as absent; a cell that is sent twice is still one run.
+    A damaged mark counts as absent. The cell is then sent again, into the same run.
     """
     file = locate_mark(storage, content.signature)
     try:

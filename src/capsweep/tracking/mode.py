@@ -18,8 +18,8 @@ from capsweep.errors import ConfigError
 
 PROBE_SECONDS = 3.0
 # The WANDB_ variables that W&B's process gets: server, login, folders, connection, user, and what
-# it may not send. Other variables, such as those of agents, notebooks and jobs, would choose
-# another run than the cell's.
+# W&B may not send. Other variables, such as those of agents, notebooks and jobs, would make W&B
+# write into another run.
 PASSED_VARIABLES = {
     *("API_KEY", "IDENTITY_TOKEN_FILE", "CREDENTIALS_FILE", "BASE_URL", "APP_URL", "ENTITY"),
     *("CONFIG_DIR", "DATA_DIR", "CACHE_DIR", "ARTIFACT_DIR", "ORGANIZATION", "USERNAME"),
@@ -69,15 +69,15 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def read_server_url() -> str:
-    """Return the URL of the configured W&B server; raise ConfigError naming a wrong setting."""
+    """Return the URL of the configured W&B server; raise ConfigError for a wrong setting."""
     return remove_login(_read_settings().base_url)
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment for a process of W&B, without the WANDB_ variables it may not get.
+    """Return the environment for W&B's process; only some WANDB_ variables are passed on.
 
-    It keeps those of PASSED_VARIABLES, stripped, because a secret read from a file may end with a
-    newline.
+    These are the PASSED_VARIABLES. White space at both ends of their values is removed, because a
+    secret from a file may end with a newline.
     """
     kept = {f"WANDB_{name}" for name in PASSED_VARIABLES}
     variables = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") or k in kept}
@@ -91,10 +91,10 @@ def _find_system_settings() -> Path:
 
 
 def _read_settings() -> Any:
-    """Read W&B's settings from its files and then from variables, which win.
+    """Read W&B's settings from its files and from variables; a variable overrides a file.
 
     Raises:
-        ConfigError: If a setting is wrong; the message names it, but not its value.
+        ConfigError: If a setting is wrong; the message has the setting's name, but not its value.
     """
     import wandb
     from pydantic import ValidationError
@@ -122,7 +122,7 @@ def remove_login(url: str) -> str:
 
 
 def has_login(url: str) -> bool:
-    """Return whether W&B would find an API key or identity token; the server is not asked."""
+    """Return whether W&B would find an API key or identity token, without asking the server."""
     import wandb
     from wandb.sdk.lib import wbauth
 
@@ -144,7 +144,7 @@ def remove_keys(text: str) -> str:
 
 
 def _read_netrc() -> netrc.netrc | None:
-    """Read the user's .netrc; None if there is none or it cannot be read."""
+    """Read the user's .netrc file; None if the file is absent or cannot be read."""
     try:
         return netrc.netrc(Path(os.environ.get("NETRC", "~/.netrc")).expanduser())
     except (OSError, netrc.NetrcParseError):

@@ -1,14 +1,14 @@
-"""The tracking of a cell by Weights & Biases, which training does not wait for.
+"""The tracking of a cell by Weights & Biases, for which training does not wait.
 
-A `Tracker` writes the run of a cell. Another process, a `WandbProcess`, imports W&B and talks to
-it; this process is used again for the next cell. If W&B is absent, slow or does not answer, it
-costs a cell at most `logger.max_seconds`. A fault is printed once and ends the tracking of this
-cell; `capsweep wandb sync` uploads its run later.
+A `Tracker` writes the run of a cell. Another process, a `WandbProcess`, imports W&B and sends the
+run; the process is used again for the next cell. If W&B is absent, slow or does not answer, a cell
+loses at most `logger.max_seconds`. A fault is printed once and ends the tracking of this cell;
+`capsweep wandb sync` uploads the run later.
 
-Requests and answers are lines of JSON in non-blocking pipes, and the parent process decides how
-long it waits for an answer. `python -m capsweep.tracking.tracker HANDLER FOLDER` carries out the
-requests one by one; FOLDER is for its temporary files. If the parent dies, a tracked run is closed,
-and an upload ends at once.
+Requests and answers are lines of JSON in non-blocking pipes. The parent process decides how long to
+wait for an answer. `python -m capsweep.tracking.tracker HANDLER FOLDER` is the other process, which
+carries out the requests one by one; FOLDER is for temporary files. If the parent dies, a tracked
+run is closed, and an upload is ended immediately.
 """
 
 import atexit
@@ -41,10 +41,10 @@ from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.tracking import content, mode
 
 RUN_HANDLER = "capsweep.tracking.wandb_run:handle_run"  # the function for a tracker's requests
-ORPHAN_SECONDS = 30.0  # for a run to close after its parent has died
+ORPHAN_SECONDS = 30.0  # time limit for closing a run after the parent process has died
 PIPE_BYTES = 2**20
-KILL_SECONDS = 0.5  # for a killed process to end
-MOST_RUNS = 100  # of one process, because W&B's client keeps 0.25 MB of memory for each run
+KILL_SECONDS = 0.5  # time limit for a killed process to end
+MOST_RUNS = 100  # most runs of one process; W&B's client keeps 0.25 MB of memory for each run
 MOST_FAULTS = 2  # faults in a row, after which this process stops using W&B
 
 
@@ -53,10 +53,10 @@ class TrackingError(Exception):
 
 
 class WandbProcess:
-    """A separate process that imports W&B, so that the training process need not.
+    """A separate process that imports W&B, so that the training process does not import W&B.
 
-    It has its own session, so that Ctrl-C in a terminal does not reach it, and its own folder for
-    W&B's temporary files and sockets, which is removed when the process ends.
+    The process has its own session, so that Ctrl-C in a terminal does not reach it. It also has its
+    own folder for W&B's temporary files and sockets. The folder is removed when the process ends.
 
     Args:
         handler: The function that carries out requests, as `module:name`.
@@ -82,7 +82,7 @@ class WandbProcess:
         self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
-        # Room for the epochs of a resumed cell while the process starts; a smaller pipe may do too.
+        # Room for all epochs of a resumed cell while the process starts; less may be enough.
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._received, self.runs = b"", 0
@@ -91,7 +91,7 @@ class WandbProcess:
         """Send a request without waiting.
 
         Raises:
-            TrackingError: If it cannot be sent, or if an earlier request has failed.
+            TrackingError: If the request cannot be sent, or if an earlier request has failed.
         """
         self._read_answer(0.0)
         line = json.dumps({"do": do, **values}).encode() + b"\n"
@@ -121,7 +121,7 @@ class WandbProcess:
         """Kill the process and W&B's own process, and remove their folder."""
         if self.process.poll() is None:
             kill_with_children(self.process.pid)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in a dead file system
+        with contextlib.suppress(subprocess.TimeoutExpired):  # hangs in a dead file system
             self.process.wait(KILL_SECONDS)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
@@ -159,7 +159,7 @@ class WandbProcess:
 def kill_with_children(pid: int) -> None:
     """Kill a process and its child processes by their ids.
 
-    A signal to the process group would not do, because W&B's own process has another session.
+    A signal to the process group is not enough, because W&B's own process has another session.
     """
     processes = [pid]
     for children in Path(f"/proc/{pid}/task").glob("*/children"):  # of each thread
@@ -175,9 +175,9 @@ atexit.register(lambda: [child.kill() for child in IDLE_PROCESSES])
 
 
 class Tracker:
-    """The W&B run of a cell, whose id is the cell's signature; with logger=csv it does nothing.
+    """A writer of the W&B run of a cell. The id of the run is the cell's signature.
 
-    All methods except `close` return at once.
+    With logger=csv all methods do nothing. Only `close` waits for an answer of W&B's process.
 
     Args:
         cell: The cell.
@@ -185,11 +185,11 @@ class Tracker:
         provenance: The cell's provenance, whose section `tracking` names project, mode and labels.
 
     Attributes:
-        fault: Why the run was given up; None if it was not.
+        fault: The reason if the tracking of the cell has failed; else None.
         seconds: The time that W&B has cost the cell so far.
-        server: The URL of the server that has the whole run; None if none has.
+        server: The URL of the server that has the whole run; None if no server has the whole run.
         url: The URL of the run at that server.
-        faults: The number of runs of this process that failed since the last one that ended well.
+        faults: The number of failed runs since the last successful run, in this process.
     """
 
     faults: ClassVar[int] = 0
@@ -236,7 +236,7 @@ class Tracker:
         Args:
             exit_code: 0 if the cell finished; W&B shows other values as a failure.
             summary: The last numbers of the cell.
-            folder: The folder of the cell, with predictions and pictures; None sends none.
+            folder: The folder of the cell, with predictions and pictures; None: no files are sent.
         """
         if self._child is None:
             return
@@ -259,9 +259,10 @@ class Tracker:
             self._child = None
 
     def mark_synced(self, ledger: Ledger, storage: Path, signature: str) -> None:
-        """Write the mark that W&B has all of a finished cell, if a server has it.
+        """Write the mark of a finished cell if a server has the whole run.
 
-        It never raises: a cell without a mark is uploaded once more, into the same run.
+        A failure raises no error, because a cell without a mark is uploaded again, into the same
+        run.
         """
         if self.server is None:
             return
@@ -270,7 +271,10 @@ class Tracker:
 
     @contextlib.contextmanager
     def _guard_training(self) -> Iterator[None]:
-        """Add the time of a block to `seconds`; an error in it only ends the tracking of a cell."""
+        """Add the time of a `with` block to `seconds`, and catch errors of W&B in the block.
+
+        An error ends the tracking of the cell, and training continues.
+        """
         started = time.monotonic()
         try:
             yield
@@ -296,7 +300,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process ends only with its input
     pipe, answers = _take_pipe(0), _take_pipe(1)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    # An upload ends at once, because the next sync may send the same cell.
+    # An upload is ended immediately, because the next sync may send the same cell.
     alone = ORPHAN_SECONDS if handler == RUN_HANDLER else 0.0
     threading.Thread(target=_read_requests, args=(pipe, requests, alone), daemon=True).start()
     do = ""
@@ -313,9 +317,9 @@ def main() -> None:
 
 
 def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", alone: float) -> None:
-    """Put every request in a queue, from a thread, so that the pipe never fills up.
+    """Put every request in a queue. This function runs in a thread, so the pipe never fills up.
 
-    After the last request, this process is killed if it has not ended in `alone` seconds.
+    If this process has not ended `alone` seconds after the end of the pipe, it is killed.
     """
     with os.fdopen(pipe, "rb") as lines:
         for line in lines:
@@ -329,8 +333,8 @@ def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", alone: float) 
 def _take_pipe(number: int) -> int:
     """Move standard input or output to a file descriptor that no process of W&B inherits.
 
-    The old descriptor then leads nowhere, as standard error does, so that what W&B prints does not
-    mix with the answers.
+    The old descriptor is then connected with the null device, as standard error is. So text that
+    W&B prints does not mix with the answers.
     """
     copy = os.dup(number)
     os.dup2(2, number)

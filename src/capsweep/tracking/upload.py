@@ -1,7 +1,7 @@
 """The uploads of `capsweep wandb`: cells that W&B lacks, and the workspace of a sweep.
 
-Cells are uploaded in parallel, each once and in bounded time. A workspace groups the runs of a
-sweep and shows curves with bands, and errors by arm.
+Cells are uploaded in parallel. Each cell is uploaded once, with a time limit. A workspace groups
+the runs of a sweep and shows curves with bands, and errors by arm.
 
 The keys of a workspace are written as W&B's backend stores them. Our keys contain dots
 (`routing.num_iters` is one key), and W&B stores a value under `KEY.value`. The suffix `.value` must
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 # Functions that carry out requests in another process.
 UPLOAD_HANDLER = "capsweep.tracking.wandb_run:handle_upload"
 WORKSPACE_HANDLER = "capsweep.tracking.upload:handle_workspace"
-START_SECONDS = 30.0  # for the first import of W&B from a slow disk
-CHECK_SECONDS = 3.0  # for a check of the login
-SEND_SECONDS = 30.0  # for a workspace
+START_SECONDS = 30.0  # time limit for the first import of W&B from a slow disk
+CHECK_SECONDS = 3.0  # time limit for a check of the login
+SEND_SECONDS = 30.0  # time limit for saving a workspace
 OF_EPOCHS = ("train/loss", "val/loss", "train/error", "val/error")
 CURVES = {POINT_LOSS: "step"} | dict.fromkeys(OF_EPOCHS, "epoch")  # metrics and their x axes
-MOST_RUNS = 1000  # in a panel; W&B's default of 10 would leave seeds out of a mean
+MOST_RUNS = 1000  # most runs in a panel; W&B's default of 10 would leave seeds out of a mean
 
 Report = Callable[[str, str | None], object]
 
 
 @dataclass
 class SyncResult:
-    """The cells of a sync, sorted by what W&B has of them."""
+    """The cells of a sync, in groups by how much of them W&B has."""
 
     waiting: list[RunContent] = field(default_factory=list)  # to upload
-    synced: list[str] = field(default_factory=list)  # signatures; W&B has all of these cells
+    synced: list[str] = field(default_factory=list)  # signatures; W&B has these cells wholly
     live: list[str] = field(default_factory=list)  # signatures; these cells run and send rows
     uploaded: list[str] = field(default_factory=list)  # signatures; this sync uploaded them
     faults: dict[str, str] = field(default_factory=dict)  # why a cell failed, by signature
@@ -52,7 +52,7 @@ class SyncResult:
 def find_unsynced(
     ledger: Ledger, storage: Path, server: str, signatures: Sequence[str]
 ) -> SyncResult:
-    """Find which cells the server lacks, by their marks only; the server is not asked.
+    """Find which cells the server lacks, by their marks and without asking the server.
 
     Cells that were not tracked with W&B are left out.
 
@@ -110,14 +110,15 @@ class Sync:
 
         Args:
             result: The cells by `find_unsynced`; it is changed.
-            report: Called in order with each signature and its fault, which is None if it worked.
+            report: Called in order with each signature and the reason of its failure; the reason is
+                None after a success.
 
         Raises:
             UserError: Before any upload, if there is no valid login, the server does not answer,
                 or another sync of this storage is running.
         """
         signatures = [cell.signature for cell in result.waiting]
-        lock = self.storage / "wandb" / "sync.lock"  # two at once would both send the same cells
+        lock = self.storage / "wandb" / "sync.lock"  # two syncs would both send the same cells
         lock.parent.mkdir(parents=True, exist_ok=True)
         with lock.open("ab") as file, ThreadPoolExecutor(self.jobs) as pool:
             try:
@@ -140,7 +141,7 @@ class Sync:
                     child.kill()
 
     def _upload_cell(self, signature: str) -> str | None:
-        """Upload a cell, and return why it failed; None if it worked."""
+        """Upload a cell, and return the reason of a failure; None after a success."""
         if self._stop is not None:
             return f"not tried: {self._stop}"
         fault = self._ask_child("upload", self.seconds, signature=signature, **self._place)
@@ -149,13 +150,13 @@ class Sync:
         return fault
 
     def _check_server(self) -> str | None:
-        """Check login and server, and return why no cell can be uploaded, and a cure; else None."""
+        """Check login and server; return the reason of a failure with a cure, or None."""
         fault = self._ask_child("check", CHECK_SECONDS)
         cure = "run `wandb login --relogin` if the login is at fault, else try again later"
         return None if fault is None else f"{self.server} cannot be used ({fault}); {cure}"
 
     def _ask_child(self, do: str, seconds: float, **values: Any) -> str | None:
-        """Send a request to an idle process, or a new one, and return why it failed; else None.
+        """Send a request to an idle or new process; return the reason of a failure, or None.
 
         If the request fails or takes too long, the process is killed.
         """
@@ -183,11 +184,11 @@ class SweepView:
     title: str  # name of the sweep, with the words of the command
     cells: Sequence[str]  # signatures
     axes: Sequence[str]  # keys with several values, by which runs are grouped
-    metric: str = "test/error"  # of the bars by arm
+    metric: str = "test/error"  # metric that the bars show by arm
 
 
 def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
-    """Build a workspace without sending it."""
+    """Build the workspace for a view; nothing is sent."""
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
@@ -238,7 +239,7 @@ def send_workspace(view: SweepView, entity: str | None, project: str, url: str |
         url: The URL of the workspace to replace; None makes a new one.
 
     Raises:
-        UserError: If it is not saved; the message has W&B's reason.
+        UserError: If the workspace is not saved; the message has W&B's reason.
     """
     place = {"entity": entity, "project": project, "url": url}
     child = WandbProcess(WORKSPACE_HANDLER)
@@ -252,7 +253,7 @@ def send_workspace(view: SweepView, entity: str | None, project: str, url: str |
 
 
 def handle_workspace(request: Mapping[str, Any]) -> dict[str, str]:
-    """Carry out the request of `send_workspace`, in the other process."""
+    """Carry out the request of `send_workspace`; this runs in the process that it has started."""
     import wandb
     from wandb_workspaces.workspaces import Workspace
 

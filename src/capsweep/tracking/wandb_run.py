@@ -1,9 +1,9 @@
-"""The writing of one W&B run: opening it, then rows, confusion matrix, pictures, and the end.
+"""The writing of one W&B run: its start, rows, confusion matrix, pictures and end.
 
-Only processes that may wait for W&B import this module: `handle_run` carries out the requests of a
-`Tracker`, and `handle_upload` those of a sync. The id of a run is the cell's signature, so a cell
-that is sent twice is one run. A reopened run says which step it has reached, and its summary has
-digests of its matrix and pictures, so that only what is new or changed is sent.
+Only processes that may wait for W&B import this module. `handle_run` carries out the requests of a
+`Tracker`, and `handle_upload` carries out the requests of a sync. The id of a run is the cell's
+signature, so a cell that is sent twice is one run. Only new or changed content is sent: a reopened
+run says which step it has reached, and its summary has digests of matrix and pictures.
 """
 
 import io
@@ -31,11 +31,11 @@ from capsweep.tracking.tracker import TrackingError
 
 FLUSH_SECONDS = 1.0  # with W&B's default of 15 s, a killed run could lose everything
 CONFUSION, SCORES = "confusion", "predictions.npz"
-# Key of the summary with the digests of matrix and pictures, and key of the digest of a whole sync.
+# Key of the summary with the digests of matrix and pictures, and the key in it for all content.
 DIGESTS, WHOLE = "digests", "whole"
 KILLED = 255  # exit status of a run whose training process is gone
-READ_BACK_SECONDS = 15.0  # at most, until a server shows what it has received
-LOOK_SECONDS = 0.5  # between two looks at the server
+READ_BACK_SECONDS = 15.0  # longest wait until a server shows what it has received
+LOOK_SECONDS = 0.5  # between two questions to the server
 
 
 class RunWriter:
@@ -45,7 +45,7 @@ class RunWriter:
         self.run: Any = None
 
     def handle_request(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Carry out a request, and return the answer to `finish`; other requests have none."""
+        """Carry out a request, and return the answer to `finish`; other requests have no answer."""
         match request:
             case {"do": "open", **values}:
                 use_storage(values["storage"])
@@ -86,17 +86,17 @@ def open_run(
     seconds: float,
     measured_process: int | None,
 ) -> wandb.Run:
-    """Open the run of a cell, new or resumed; exceptions of W&B are passed on.
+    """Open a new run of a cell or resume its run; exceptions of W&B are not caught.
 
     Args:
         run: The arguments by `content.make_run_arguments`.
         storage: The folder for W&B's files.
-        mode: Whether W&B sends the run or only stores it.
+        mode: "online": W&B sends the run; "offline": W&B only stores the run below `storage`.
         seconds: The time limit for the server, at the start and again at the end.
         measured_process: The id of the process whose processor and memory use W&B records; None if
             the cell was trained by an earlier process or on another machine.
     """
-    # W&B would add facts of this machine, but it may not be the machine that trained the cell.
+    # W&B would add facts of this machine, but another machine may have trained the cell.
     switches = [f"x_disable_{part}" for part in ("meta", "stats", "machine_info")]
     switches += ["disable_code", "disable_git"]
     machine: Any = dict.fromkeys(switches, True) if measured_process is None else {}
@@ -131,11 +131,11 @@ def open_run(
 
 
 def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
-    """Log the row of an epoch, or of a step inside it, unless the run already has it."""
+    """Log the row of an epoch or of a step inside an epoch, unless the run already has the row."""
     if row["step"] < run.starting_step:
         return
     is_point = POINT_LOSS in row
-    # The row of a step has a fraction as its epoch, which must not get on the axis of epochs.
+    # In the row of a step the epoch is a fraction, which must not get on the axis of epochs.
     values = {name: row[name] for name in ("step", POINT_LOSS)} if is_point else dict(row)
     # At the end of an epoch, its row is joined with the row of the last step.
     run.log(values, step=row["step"], commit=not is_point)
@@ -148,7 +148,7 @@ def log_files(
 
     Args:
         run: The open run.
-        read: Returns the content of a file of the cell; None if there is no such file.
+        read: A function that returns the content of a file of the cell; None for a missing file.
         pictures: The names of pictures in evals/.
 
     Returns:
@@ -160,7 +160,7 @@ def log_files(
     if predictions is not None:
         digests[CONFUSION] = hash_bytes(predictions)
         scores_MN, labels = stored_files.read_predictions(predictions, SCORES)
-        # With several classes in an image there is no pair of one label and one prediction.
+        # An image with several classes has no single label, so there is no confusion matrix.
         if run_digests.get(CONFUSION) != digests[CONFUSION] and labels.ndim == 1:
             logged[CONFUSION] = wandb.plot.confusion_matrix(
                 y_true=labels.tolist(),
@@ -174,7 +174,7 @@ def log_files(
         if run_digests.get(key) != digests[key]:
             logged[key] = wandb.Image(Image.open(io.BytesIO(png)))
     if logged:
-        # Matrix and pictures stand at the last epoch; a cell without epochs has no such place.
+        # Matrix and pictures are logged at the last epoch, if the run has an epoch.
         logged |= {} if (epoch := run.summary.get("epoch")) is None else {"epoch": epoch}
         # A resumed run silently drops a row whose step it already has.
         step = max(run.starting_step, run.step)
@@ -190,12 +190,13 @@ def read_digests(summary: Any) -> dict[str, str]:
 
 
 def use_storage(storage: str) -> None:
-    """Set W&B's folders to the storage, and switch off its error reports, before the first run.
+    """Put W&B's folders below the storage, and switch off W&B's error reports.
 
-    The home folder may be full or read-only. Variables that are already set are left as they are.
+    W&B's default is the home folder, which may be full or read-only. Variables that are already set
+    keep their values. Call this function before the first run.
 
     Raises:
-        OSError: If the storage cannot be written; W&B would silently use a temporary folder.
+        OSError: If the storage cannot be written. W&B itself would silently use a temporary folder.
     """
     Path(storage).mkdir(parents=True, exist_ok=True)
     if not os.access(storage, os.R_OK | os.W_OK):
@@ -208,7 +209,7 @@ def use_storage(storage: str) -> None:
 def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
     """Carry out a request of a sync: `start`, `check` the login, or `upload` a cell.
 
-    `start` does nothing more than import this module, and W&B with it.
+    `start` does nothing: its purpose is that the process imports this module and W&B.
 
     Raises:
         TrackingError: If the login is unknown or the server does not show all of a cell.
@@ -232,7 +233,8 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: int) -> None:
     client has no total time limit.
 
     Raises:
-        TrackingError: If the server does not show the whole content; exceptions of W&B pass too.
+        TrackingError: If the server does not show the whole content. Exceptions of W&B are not
+            caught either.
     """
     folder = tempfile.gettempdir()  # a folder of this process only
     use_storage(folder)
@@ -250,7 +252,7 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: int) -> None:
 def _read_back(path: str, digests: Mapping[str, str], last: int, seconds: int) -> None:
     """Ask the server until it shows the last step and all digests; raise TrackingError if not.
 
-    W&B's client ends without an error when it could not send, so only the server can confirm.
+    W&B's client ends without an error even if it could not send, so only the server can confirm.
     """
     api = wandb.Api(timeout=seconds)
     deadline = time.monotonic() + min(seconds / 4, READ_BACK_SECONDS)

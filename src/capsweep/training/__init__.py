@@ -1,7 +1,7 @@
 """The training of one cell, from its configuration to its result.
 
-This module holds the hooks by which a caller follows a run and ends it early. Drivers import it, so
-it does not import torch.
+This module has the hooks with which a caller follows a run and ends the run early. The drivers of
+sweeps import this module, so it does not import torch.
 """
 
 import signal
@@ -17,7 +17,8 @@ Row = dict[str, Any]  # a line of metrics.jsonl (one epoch) or of steps.jsonl (s
 class StopFlag:
     """A flag that the first SIGTERM sets; a second SIGTERM ends the process.
 
-    Slurm, for example, sends SIGTERM before it takes a node back. The flag stays set between cells.
+    Slurm, for example, sends SIGTERM before it takes a node back. Once set, the flag stays set
+    for all later cells of the process.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class StopFlag:
 
     @contextmanager
     def handling_sigterm(self) -> Iterator[None]:
-        """Handle SIGTERM inside the block, and restore the earlier handler after it."""
+        """Let SIGTERM set the flag inside the block, and then restore the earlier handler."""
         before = signal.getsignal(signal.SIGTERM)
         self.install_handler()
         try:
@@ -34,9 +35,10 @@ class StopFlag:
             _set_handler(before)
 
     def install_handler(self) -> None:
-        """Replace the handler of SIGTERM, which may be Lightning's, unless the flag is set.
+        """Let SIGTERM set the flag, in place of an earlier handler such as Lightning's.
 
-        In other threads than the main thread, this does nothing, since Python forbids it there.
+        If the flag is set already, the handler is not changed. Outside the main thread, this method
+        does nothing, because Python can set signal handlers only in the main thread.
         """
         if not self.is_set:
             _set_handler(self._on_sigterm)
@@ -57,12 +59,13 @@ def _ignore(row: Row) -> None:
 
 @dataclass(frozen=True)
 class RunHooks:
-    """Hooks by which the caller of a run follows its epochs and ends the run early.
+    """Hooks with which the caller of a run follows the epochs and ends the run early.
 
     Attributes:
         on_epoch: Receives the row of each epoch. If it returns True, the run keeps a checkpoint and
             ends after that epoch.
-        stop_flag: If this flag is set, the run ends in the same way; None: SIGTERM is not handled.
+        stop_flag: If this flag is set, the run also keeps a checkpoint and ends after the current
+            epoch. None: the run does not handle SIGTERM.
     """
 
     on_epoch: Callable[[Row], object] = _ignore

@@ -31,13 +31,14 @@ FUSED_KEY = "trainer.fused_optimizer"
 
 
 def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
-    """Instantiate a section without its `name`, which is only for tables.
+    """Build the object that a section of a configuration describes.
 
-    The section may come from a job or a ledger, so each call checks it: it may have only allowed
-    targets, and no interpolations, which Hydra would resolve.
+    The section may come from a job or a ledger. Each call therefore checks that the section has
+    only allowed targets, and that it has no interpolations, because Hydra would resolve them.
 
     Args:
-        section: A section of a configuration, with `_target_`.
+        section: A section of a configuration. The key `_target_` names a class or function, and the
+            other keys are its arguments. The key `name` is left out, because only tables use it.
         extra: Further arguments of the target.
     """
     validation.check_resolved("a stored configuration", section)
@@ -47,7 +48,9 @@ def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
 
 
 def make_task(cell: Cell) -> "CapsuleTask":
-    """Build the task of a cell: its network, with weights drawn from the seed, loss and optimiser.
+    """Build the task of a cell: the network, the loss and the optimiser.
+
+    The first weights of the network are drawn with the seed of the cell.
 
     Raises:
         ConfigError: If this node has no device for the cell.
@@ -66,7 +69,8 @@ def make_task(cell: Cell) -> "CapsuleTask":
 def is_channels_last(config: Mapping[str, Any], device: str) -> bool:
     """Return whether the convolutions of a cell use the channels-last memory format.
 
-    On a GPU, exact float32 uses channels first, since a step then takes three quarters of the time.
+    On a GPU, the convolutions of cells with `precision` "32" use channels first, because a step
+    then takes three quarters of the time. All other cells use channels last.
 
     Args:
         config: The configuration of the cell.
@@ -76,19 +80,19 @@ def is_channels_last(config: Mapping[str, Any], device: str) -> bool:
 
 
 def build_network(config: Mapping[str, Any], device: str = "cpu") -> nn.Module:
-    """Build the network of a canonical configuration, its routing included.
+    """Build the network of a configuration, including the routing.
 
-    The convolutions use the method `trainer.convolution`; a configuration without that key uses
-    "auto".
+    The convolutions use the method `trainer.convolution`, or "auto" if the configuration does not
+    have this key.
 
     Args:
-        config: A canonical configuration.
+        config: A canonical configuration, as `validation.make_canonical` returns it.
         device: The type of the device that will run the network; it decides the memory format of
             the convolutions.
 
     Raises:
-        ConfigError: If sizes do not fit together, or a target has the wrong type. The message names
-            the key.
+        ConfigError: If sizes do not fit together, or if `model._target_` does not accept the
+            settings of its section. The message names the key.
     """
     routing = config["routing"]
     routed = {} if routing is None else {"routing": _without_name(routing)}
@@ -113,7 +117,7 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 def check_targets(config: Mapping[str, Any]) -> None:
     """Raise ConfigError unless every `_target_` of a configuration may be called.
 
-    The prefixes of all targets are checked before any of them is imported.
+    The prefixes of all targets are checked before the first target is imported.
     """
     current = with_current_targets(config)
     code_identity.check_targets(current)
@@ -122,10 +126,10 @@ def check_targets(config: Mapping[str, Any]) -> None:
 
 
 def _check_home(key: str, target: str) -> None:
-    """Raise ConfigError unless a target is callable and defined below an allowed prefix.
+    """Raise ConfigError unless a target is callable and is defined in an allowed module.
 
-    The target capsweep.data.cifar10.tarfile.open, for example, begins with an allowed prefix, but
-    is a function of the standard library.
+    The name of a target is not enough: `capsweep.data.cifar10.tarfile.open`, for example, begins
+    like an allowed module, but is a function of the standard library.
     """
     try:
         item = resolve_name(target)
@@ -139,7 +143,8 @@ def _check_home(key: str, target: str) -> None:
 def build_reader(config: Mapping[str, Any]) -> Reader:
     """Build the reader of a data set's official files.
 
-    If the configuration has `dataset.test`, the test images come from that second reader.
+    If the configuration has `dataset.test`, a second reader, which this key describes, reads the
+    test images.
     """
     dataset = config["dataset"]
     reader: Reader = _instantiate(dataset["reader"])
@@ -163,8 +168,8 @@ def build_source(config: Mapping[str, Any]) -> Reader:
 def build_presenter(config: Mapping[str, Any]) -> Presenter:
     """Build the presenter, which makes batches of a split's examples.
 
-    The presenter is `dataset.batches`; without that key, it shifts images by up to `dataset.shift`
-    pixels.
+    The key `dataset.batches` describes the presenter. Without this key, the presenter makes batches
+    of images and shifts training images at random by up to `dataset.shift` pixels.
     """
     dataset = config["dataset"]
     if "batches" not in dataset:
@@ -213,17 +218,17 @@ def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.op
 
     def make_optimizer(network: nn.Module) -> torch.optim.Optimizer:
         optimizer = make(group_parameters(network, config["optim"]["decayed"]), **options)
-        optimizer.register_load_state_dict_post_hook(_lay_out_states)
+        optimizer.register_load_state_dict_post_hook(_match_memory_format)
         return optimizer
 
     return make_optimizer
 
 
-def _lay_out_states(optimizer: torch.optim.Optimizer) -> None:
+def _match_memory_format(optimizer: torch.optim.Optimizer) -> None:
     """Give the loaded state of an optimiser the memory format of its parameters.
 
-    The state may come from a machine whose convolutions use another format. Fused kernels need the
-    same format, and do not check it.
+    The state may come from a machine whose convolutions use another format. A fused optimiser needs
+    the same format for parameters and state, but does not check this.
     """
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
@@ -237,9 +242,10 @@ def group_parameters(network: nn.Module, decayed: str) -> list[dict[str, Any]]:
 
     Args:
         network: The network.
-        decayed: "all": weight decay acts on every parameter. "weights": it does not act on biases
-            and on parameters of one dimension, such as those that a routing has once for each
-            parent; the authors of "Matrix capsules with EM routing" do the same.
+        decayed: "all": weight decay acts on every parameter. "weights": weight decay acts on all
+            parameters except biases and parameters with one dimension. Some routings, for example,
+            have a parameter with one number per parent. The authors of "Matrix capsules with EM
+            routing" exclude these parameters from weight decay too.
     """
     if decayed == "all":
         return [{"params": list(network.parameters())}]

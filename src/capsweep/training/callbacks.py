@@ -1,10 +1,12 @@
-"""The Lightning callback that records a cell, and the checks of the checkpoint of an earlier run.
+"""The Lightning callback that records the training of a cell, and checks of earlier checkpoints.
 
-The callback writes a row per epoch, points inside epochs, and checkpoints; it ends training once an
-accuracy is reached. A point is a row of steps.jsonl: the mean loss of the steps since the last one.
+The callback writes a row per epoch, several points per epoch, and checkpoints. It ends training
+when an accuracy is reached. A point is a row of steps.jsonl. It has the mean loss of the steps
+since the previous point.
 
-The callback is a Lightning `Checkpoint`, because Lightning calls these, and no other callbacks, at
-the end of an epoch after the module has collected its metrics.
+The callback is a subclass of Lightning's `Checkpoint`. At the end of an epoch, Lightning calls such
+callbacks after the module, which has then collected its metrics. Other callbacks are called before
+the module.
 """
 
 import math
@@ -28,41 +30,41 @@ from capsweep.runtime.terminal import count_of
 from capsweep.training import Row, RunHooks
 from capsweep.training.module import CapsuleTask
 
-ROUNDING = 1e-9  # tolerance for rounding in `1 - error`; one example changes an error by far more
+ROUNDING = 1e-9  # tolerance for the rounding of `1 - error`; one example changes `error` far more
 RESTART_KEY = "begun_anew"  # in provenance and result: why a cell started from its first epoch
 CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
 AUTO_STEPS, POINTS_OF_EPOCH, MOST_POINTS = 50, 10, 1000
-RecordRow = Callable[[str, Row], None]  # called with the name of the row's file, and the row
+RecordRow = Callable[[str, Row], None]  # its arguments are the name of a file and the row
 
 
 class EpochRecorder(Checkpoint):
     """A callback that writes metrics.jsonl, steps.jsonl and resume.ckpt during training.
 
-    A checkpoint is written at the end of an epoch, at most every `trainer.checkpoint_interval`
-    seconds. It contains the rows and the provenance of the runs that trained them, so a resumed run
-    continues the same files without repeated rows. When a hook or SIGTERM ends the run early, the
-    callback writes a checkpoint and raises LeftEarlyError; after the last epoch it does neither,
-    and the cell is tested.
+    At the end of an epoch, a checkpoint is written if the last checkpoint is older than
+    `trainer.checkpoint_interval` seconds. A checkpoint contains all rows so far, and the provenance
+    of the runs that trained these epochs. A resumed run therefore continues the files and repeats
+    no row. If a hook or SIGTERM ends the run early, the callback writes a checkpoint and raises
+    LeftEarlyError. After the last epoch a run is not ended early, but continues with the test.
 
     Training ends after the first epoch whose validation accuracy reaches `stop_accuracy`, so that
-    networks are compared where they are equally good. "Dynamic Routing Between Capsules", section
-    5.2, stops both networks at 99.2 % on expanded MNIST before it tests them on affNIST. We measure
-    the accuracy on held-out training digits, not on test digits. Only data sets that are validated
-    on test images, such as smallNORB's viewpoints, use those; section 5.1 of "Matrix capsules with
-    EM routing" does the same, and says so in a footnote.
+    networks are compared at equal accuracy. In section 5.2 of "Dynamic Routing Between Capsules",
+    both networks are trained up to 99.2 % on expanded MNIST before they are tested on affNIST. We
+    measure the accuracy on training digits that are held out, and not on test digits. A few data
+    sets, such as smallNORB's viewpoints, use test images for validation. Section 5.1 of "Matrix
+    capsules with EM routing" does this too, and says so in a footnote.
 
     Args:
         task: The task that is trained.
         directory: The folder of the cell.
         hooks: The hooks of the run's caller.
         record_row: Writes a row to metrics.jsonl or steps.jsonl.
-        digests: Sha256 of the data by split; loading a checkpoint that was trained on other data
-            raises DataError.
+        digests: The SHA-256 of the data of each split. Loading a checkpoint raises DataError if its
+            epochs were trained on other data.
 
     Attributes:
         accuracy: The validation accuracy that ends training; None: training runs to its last epoch.
-        rows: One row per epoch, those of earlier runs included.
-        points: The rows of steps.jsonl, those of earlier runs included.
+        rows: One row per epoch, including the epochs of earlier runs.
+        points: The rows of steps.jsonl, including the rows of earlier runs.
         earlier_seconds: How long the epochs of earlier runs took.
         started: When the current epoch began, on the monotonic clock.
         kept: When the last checkpoint was written, on the monotonic clock.
@@ -104,7 +106,7 @@ class EpochRecorder(Checkpoint):
             )
         self.rows, self.points = list(state_dict["rows"]), list(state_dict["points"])
         self.earlier_seconds = sum(row["seconds"] for row in self.rows)
-        # A run that was interrupted after its last epoch does not measure that epoch again.
+        # A run that was interrupted after its last epoch takes that epoch's metrics from the row.
         last = self.rows[-1] if self.rows else {}
         self.task.epoch_metrics |= {key: value for key, value in last.items() if "/" in key}
 
@@ -114,22 +116,22 @@ class EpochRecorder(Checkpoint):
         self.on_test_start(trainer, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Install our SIGTERM handler again, since Lightning has just replaced it."""
-        # Lightning's handler would end the cell inside an epoch or inside its test, when the last
-        # checkpoint may be old.
+        """Install our SIGTERM handler again, because Lightning has just replaced our handler."""
+        # Lightning's handler would end the cell in the middle of an epoch or of the test, when the
+        # last checkpoint may be old.
         if self.hooks.stop_flag is not None:
             self.hooks.stop_flag.install_handler()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note when the epoch began."""
+        """Store the time at which the epoch begins."""
         self.started = time.monotonic()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Record a point every `logger.every_n_steps` steps, and one at the end of the epoch."""
+        """Record a point every `logger.every_n_steps` steps and at the end of the epoch."""
         batches, done = int(trainer.num_training_batches), batch_idx + 1
-        # Cells of earlier versions have no such key.
+        # Configurations of earlier versions do not have the key `every_n_steps`.
         every_n_steps = self.task.config["logger"].get("every_n_steps", "auto")
         every = choose_interval(every_n_steps, batches, self.task.steps)
         if done % every and done != batches:
@@ -145,7 +147,7 @@ class EpochRecorder(Checkpoint):
         self.record_row(POINTS, point)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record the row of the epoch, write a checkpoint when it is due, and end the run early.
+        """Record the epoch's row, write a checkpoint if one is due, and end the run if requested.
 
         Raises:
             LeftEarlyError: If a hook or SIGTERM ends the run before its last epoch.
@@ -172,7 +174,7 @@ class EpochRecorder(Checkpoint):
             raise LeftEarlyError(f"ended after {count_of(done, 'epoch')}; its checkpoint is kept")
 
     def keep_checkpoint(self, trainer: Trainer) -> None:
-        """Write resume.ckpt atomically, and copy it to the ledger if that is an object store."""
+        """Write resume.ckpt atomically, and copy it if the ledger is an object store."""
         trainer.save_checkpoint(self.directory.resume_checkpoint)
         self.directory.store_checkpoint()
         self.kept = time.monotonic()
@@ -182,8 +184,8 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
     """Return the number of steps between two points.
 
     Args:
-        every_n_steps: The number itself, or "auto", which means 50; less if an epoch would have
-            fewer than ten points, more if training would have more than a thousand.
+        every_n_steps: The number of steps, or "auto". "auto" means 50 steps, or a tenth of an epoch
+            if an epoch has fewer than 500 steps, but at least a thousandth of all training steps.
         batches: The number of batches of an epoch.
         steps: The number of steps of the whole training.
     """
@@ -195,16 +197,17 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
 def check_resumable(
     directory: CellDirectory, provenance: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
-    """Read the checkpoint of an interrupted run, or remove it if this run cannot use it.
+    """Read the checkpoint of an interrupted run; if this run cannot use it, remove the checkpoint.
 
     Args:
         directory: The folder of the cell.
         provenance: The provenance of this run.
 
     Returns:
-        Three values: keys for the provenance, the rows of the checkpoint's epochs, and its points.
-        The key `earlier` lists the versions, hardware and code of earlier runs that differ from
-        this one. The key `begun_anew` says why a checkpoint was removed.
+        Three values: keys for the provenance, the rows of the checkpoint's epochs, and the points
+        in these epochs. All three are empty if there is no checkpoint. The key `earlier` lists the
+        versions, hardware, code and implementations of earlier runs, if they differ from those of
+        this run. The key `begun_anew` says why a checkpoint was removed.
     """
     path = directory.resume_checkpoint
     if not path.exists():
@@ -223,28 +226,28 @@ def check_resumable(
 
 
 def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the state of the recorder from a checkpoint.
+    """Read the state of the EpochRecorder from a checkpoint.
 
     Raises:
         DataError: If this run cannot continue from the checkpoint.
-        OSError: If the file cannot be read now.
+        OSError: If the file cannot be read.
     """
     content = path.read_bytes()
     try:
-        damaged = zipfile.ZipFile(BytesIO(content)).testzip()  # torch checks no checksums
+        damaged = zipfile.ZipFile(BytesIO(content)).testzip()  # torch does not check checksums
         stored = torch.load(BytesIO(content), weights_only=True, map_location="cpu")
         (state,) = (state for state in stored["callbacks"].values() if "rows" in state)
         code, cell = state["provenance"]["code"]["numerics"], state["provenance"]["signature"]
-    except Exception as error:  # a file that is no checkpoint can raise anything
+    except Exception as error:  # a file of another kind can raise any exception
         if causes.classify_cause(causes.describe_cause(error)) is CauseKind.OUT_OF_MEMORY:
-            raise  # the checkpoint may be sound, so it is kept
+            raise  # the checkpoint may be undamaged, so it is kept
         raise DataError(f"it is not a checkpoint of a cell ({type(error).__name__})") from error
     if damaged is not None:
         raise DataError(f"it is damaged ({damaged})")
     if cell != provenance["signature"]:
         raise DataError(f"it belongs to cell {cell}")
     if code != provenance["code"]["numerics"]:
-        raise DataError("its epochs were trained by other code than today's")
+        raise DataError("its epochs were trained by code that has changed since then")
     return state
 
 
@@ -256,7 +259,8 @@ def find_accuracy(row: Mapping[str, Any]) -> float:
 def is_reached(accuracy: float | None, row: Mapping[str, Any]) -> bool:
     """Return whether the row of an epoch has a validation accuracy of at least `accuracy`.
 
-    With 66 of 100 right, 0.66 counts as reached, although 1 - 0.34 is slightly less in float64.
+    If 66 of 100 examples are right, an `accuracy` of 0.66 counts as reached, although 1 - 0.34 is
+    slightly less than 0.66 in float64.
     """
     return accuracy is not None and find_accuracy(row) >= accuracy - ROUNDING
 
@@ -264,7 +268,7 @@ def is_reached(accuracy: float | None, row: Mapping[str, Any]) -> bool:
 def check_reached(accuracy: float | None, rows: Sequence[Mapping[str, Any]]) -> None:
     """Raise AccuracyNotReachedError unless the last epoch reached `stop_accuracy`.
 
-    The test error of a network below that accuracy is not comparable to those of networks above it.
+    A network that did not reach this accuracy cannot be compared with networks that did.
 
     Args:
         accuracy: `stop_accuracy` of the cell; None: nothing is checked.

@@ -24,7 +24,7 @@ def choose_device(config: Mapping[str, Any]) -> torch.device:
 
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
-    """Let torch use `count` processor threads inside the block, and restore the number after it."""
+    """Set torch's number of processor threads inside the block, then restore the old number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -34,7 +34,9 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 def prepare_device(config: Mapping[str, Any]) -> None:
-    """Set the rounding of float32 products in this process as `precision` of a cell requires.
+    """Let this process round float32 products to TF32 if a cell has `precision` "tf32".
+
+    For every other value of `precision` the rounding is switched off.
 
     Raises:
         ConfigError: If the device cannot compute with TF32 and `precision` is "tf32", or if the
@@ -58,8 +60,8 @@ def prepare_device(config: Mapping[str, Any]) -> None:
 def allow_tf32(is_allowed: bool) -> None:
     """Set whether this process may round products of float32 to TF32 on a GPU.
 
-    By default torch allows it for convolutions and forbids it for matrix products. A process trains
-    many cells, so each cell sets both.
+    By default torch allows this rounding for convolutions and forbids it for matrix products. A
+    process trains many cells, so each cell sets both switches.
     """
     torch.backends.cuda.matmul.allow_tf32 = is_allowed
     torch.backends.cudnn.allow_tf32 = is_allowed
@@ -73,11 +75,11 @@ def has_tf32(device: torch.device) -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep freed memory blocks of up to 32 MiB, and use them again.
+    """Let this process keep freed memory blocks of up to 32 MiB and use them again.
 
-    By default glibc returns them to the kernel, which fills each new page with zeros. That takes up
-    to a third of a small network's step. glibc cannot keep larger blocks. With other allocators
-    this function does nothing.
+    By default glibc returns freed blocks to the kernel, and the kernel fills every page with zeros
+    before the process gets the page again. This takes up to a third of a small network's step.
+    32 MiB is the largest size that glibc allows. With other allocators this function does nothing.
     """
     if (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         set_option(M_MMAP_THRESHOLD, LARGEST_BLOCK)
@@ -87,7 +89,7 @@ def keep_freed_memory() -> None:
 def start_memory_peak() -> None:
     """Start a new measurement of peak memory, for `read_memory_peak`.
 
-    Freed memory is returned to the system first, since it would count as used.
+    Freed memory is first returned to the system, because it would otherwise count as used.
     """
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
@@ -103,8 +105,8 @@ def read_memory_peak() -> dict[str, int | None]:
 
     Returns:
         "process": the peak of the resident memory; None: unknown. "gpu": the peak of the memory
-        that torch reserved on the GPU; None: no GPU. No other process can use reserved memory, even
-        if torch has freed it or keeps it for a captured step.
+        that torch reserved on the GPU; None: no GPU. Reserved memory includes the memory of freed
+        tensors and of captured steps, because no other process can use this memory.
     """
     gpu = torch.cuda.max_memory_reserved() if torch.cuda.is_available() else None
     with suppress(OSError):
@@ -115,10 +117,10 @@ def read_memory_peak() -> dict[str, int | None]:
 
 
 def read_taken_memory() -> int:
-    """Return the peak bytes that this process takes of the GPU, if no other process uses the GPU.
+    """Return the peak GPU memory of this process in bytes.
 
-    The number includes the memory that torch reserved, and what CUDA and libraries take besides,
-    such as contexts, kernels and graphs.
+    The number is right only if no other process uses the GPU. It includes the memory that torch
+    reserved, and the memory that CUDA and libraries use for contexts, kernels and graphs.
     """
     free, total = torch.cuda.mem_get_info()
     beside = total - free - torch.cuda.memory_reserved()

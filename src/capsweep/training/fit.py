@@ -39,13 +39,15 @@ from capsweep.training.run import Job
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 WORST, WORST_COUNT = "worst-examples", 25
-COLUMNS, SCALE = 5, 3  # of the sheet of worst examples: pictures in a row, enlargement
+COLUMNS, SCALE = 5, 3  # of the picture of worst examples: images per row, enlargement
 
 
 def train_and_test(
     job: Job, here: Places, directory: CellDirectory, hooks: RunHooks, record_row: RecordRow
 ) -> dict[str, Any]:
-    """Train and test a cell, from its resume.ckpt if there is one, and write its files.
+    """Train and test a cell, and write the files of the cell.
+
+    If the cell has a resume.ckpt, training continues from this checkpoint.
 
     Args:
         job: The job of the cell.
@@ -55,7 +57,7 @@ def train_and_test(
         record_row: Writes a row to metrics.jsonl or steps.jsonl.
 
     Returns:
-        The result, without the code, date and tracking that `run` adds.
+        The content of result.json. `run` adds the keys for code, date and tracking.
 
     Raises:
         LeftEarlyError: If a hook or SIGTERM ended the run early.
@@ -94,7 +96,7 @@ def train_and_test(
 def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
     """Add to the provenance which implementations computed the network.
 
-    They are known only after the network ran.
+    The implementations are known only after the network has run.
     """
     stored, routing = directory.read_provenance(), describe_routing(task.network)
     if routing is not None:
@@ -108,7 +110,7 @@ def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
 def _summarise_run(
     cell: Cell, task: CapsuleTask, splits: PreparedSplits, recorder: EpochRecorder
 ) -> dict[str, Any]:
-    """Collect metrics, counts, speed and digests of a run; its total time is not included."""
+    """Collect metrics, counts, speed and digests of a run; the caller adds the total time."""
     epochs, steps = len(recorder.rows), recorder.rows[-1]["step"]
     images = min(len(splits["train"]) * epochs, steps * cell.config["batch_size"])
     return {
@@ -132,12 +134,12 @@ class FirstActivations(Callback):
 
     A network whose capsules are nearly all inactive or saturated at the start does not learn.
     "About half of the capsules should be active at the start" (the authors of "Matrix capsules with
-    EM routing", on their choice of first weights). The callback reads the forward pass of the
-    training step, and the checkpoint contains what it recorded.
+    EM routing", on their choice of first weights). The callback reads the activations in the
+    forward pass of the training step. Checkpoints contain the recorded quantiles.
 
     Attributes:
         quantiles: Layer -> quantile -> activation, for layers of capsules.
-        hooks: The forward hooks during the first step.
+        hooks: The forward hooks that are registered during the first step.
     """
 
     def __init__(self) -> None:
@@ -174,15 +176,15 @@ class FirstActivations(Callback):
 
 
 def find_activations(module: nn.Module, output: Any) -> Tensor | None:
-    """Return the activations of the capsules that a layer returned.
+    """Return the activations of a layer's capsules, taken from the output of the layer.
 
     Args:
-        module: The module.
-        output: What the module returned.
+        module: The layer, or another module of the network.
+        output: The output of the module.
 
     Returns:
-        The activations; None for layers without capsules, and for a routing module, because it
-        returns the same as the layer around it.
+        The activations. None for modules without capsules, and for routing modules, because the
+        layer that contains the routing has the same output.
     """
     if isinstance(module, PrimaryCapsules):
         return torch.linalg.vector_norm(output, dim=-1)
@@ -203,18 +205,19 @@ def write_worst_examples(
 ) -> None:
     """Write evals/worst-examples.npz and .png with at most 25 wrongly classified test examples.
 
-    With these files, the examples can be shown later without the data or the network. Nothing is
-    written if all test examples are right.
+    With these files, the examples can be shown later without the data and the network. If all test
+    examples are classified correctly, no file is written.
 
-    The .npz contains indices [K] among the test examples, labels and predictions [K, L], and
-    margins [K] by which a wrong class won, the largest first. It also contains the caption of the
-    picture, in which the intensities of each image are scaled to 0..1.
+    The .npz contains four arrays, sorted by margin, the largest first: the indices [K] of the
+    examples in the test split, their labels [K, L], predictions [K, L] and margins [K]. A margin is
+    the highest score of a wrong class minus the lowest score of a label. The .npz also contains the
+    caption of the .png. In the .png, the intensities of each image are scaled to 0..1.
 
     Args:
         directory: The folder of the cell.
         scores_MN: The scores of the test examples, [M, N].
         labels: Their labels, [M] or [M, L].
-        test: The test split, which gives the images.
+        test: The test split, from which the images are taken.
     """
     wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
     if not len(wrong):

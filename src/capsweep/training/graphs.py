@@ -1,16 +1,17 @@
 """Training steps that a GPU replays as CUDA graphs.
 
-With a graph, Python starts a whole step at once, instead of each of its hundreds of kernels. The
-first batch of each shape is trained eagerly, so that libraries and the optimiser create their
-state. The second step is captured on static tensors: forward, backward, clipping, optimiser and
-metrics. Each later step copies its batch into the static tensors and launches the graph. All that
-changes from step to step is a tensor on the device: the batch, the learning rates, and the margin
-of a loss that grows during training.
+With a graph, Python starts a whole training step with one call. In an eager step, Python starts
+each of the hundreds of kernels. The first batch of each shape is trained eagerly, so that libraries
+and the optimiser create their state. Before the second batch of a shape, the step is captured on
+static tensors, with forward pass, backward pass, clipping, optimiser and metrics. From then on,
+each batch is copied into the static tensors, and the graph is replayed. All values that change from
+step to step are tensors on the device: the batch, the learning rates, and the margin of the loss if
+the margin grows during training.
 
-The first replays are compared with eager steps on copies of the network and its optimiser. If they
-differ, training continues from the copies, eagerly. Training also stays eager if a step changes
-numbers that Python keeps. So the results are right even on an untested GPU, or for a network whose
-Python code decides something in each step.
+The first replays are compared with eager steps on copies of the network and its optimiser. If a
+replay differs from its eager step, training continues eagerly with the copies. Training also stays
+eager if each step changes a Python number, such as a counter in a module. So the results are right
+even on an untested GPU, or for a network whose Python code makes decisions in each step.
 """
 
 import sys
@@ -26,10 +27,10 @@ from capsweep.training.step import Losses, SplitMetrics, TrainingStep, list_numb
 
 Run = Callable[[], None]
 Shape = tuple[object, ...]  # shapes and types of the tensors of a batch
-CHECKED = 2  # replays of a graph that are checked: Python may decide something else in a later step
+CHECKED = 2  # checked replays per graph: Python code may decide otherwise in a later step
 # Largest allowed norm of a difference, relative to the norm in the eager step. TOLERANCE is for the
-# loss and the gradients, by precision. UPDATE_TOLERANCE is for the changes of weights: Adam changes
-# a weight as much for a small gradient as for a large one.
+# loss and the gradients, by precision. UPDATE_TOLERANCE is for changes of weights. It is larger,
+# because Adam changes a weight as much for a small gradient as for a large gradient.
 TOLERANCE = {"32": 1e-3, "tf32": 1e-2, "bf16-mixed": 5e-2}
 UPDATE_TOLERANCE = 0.2
 
@@ -40,7 +41,7 @@ class CapturedStep:
     Args:
         step: The eager step that is captured.
         metrics: The training metrics, to which each replay adds.
-        batch: The first batch; it is captured, but not trained on.
+        batch: A batch, which gives the shape. The capture does not train on this batch.
         margin: The margin of the loss; None: the margin does not grow.
         capture: Captures the GPU work of a function, and returns a function that replays the work.
 
@@ -60,7 +61,7 @@ class CapturedStep:
         self.step, self.metrics, self.checked = step, metrics, 0
         drawn = batch.targets_BLCHW
         targets_BLCHW = None if drawn is None else torch.empty_like(drawn)
-        # With the memory format of the batch, so that convolutions choose the same algorithms.
+        # `empty_like` keeps the memory format, so that convolutions choose the same algorithms.
         self.batch = Batch(
             torch.empty_like(batch.images_BCHW), torch.empty_like(batch.labels), targets_BLCHW
         )
@@ -73,13 +74,13 @@ class CapturedStep:
             self.margin = torch.zeros((), dtype=torch.float64, device=device)
         self.gradients: list[Tensor | None] = []
         self.loss = torch.zeros((), device=device)
-        if device.type == "cuda":  # before the capture, since a capture forbids such copies
+        if device.type == "cuda":  # during a capture, such copies are forbidden
             move_counters(step.optimizer, device)
         self._fill(batch, margin)
         self.replay = capture(self._run)
 
     def __call__(self, batch: Batch, margin: float | None) -> Tensor:
-        """Train on a batch of this shape, and return its loss."""
+        """Train on a batch by a replay, and return the loss of the batch."""
         self._fill(batch, margin)
         self.replay()
         self.metrics.images += len(batch.labels)
@@ -115,7 +116,8 @@ def move_counters(optimizer: torch.optim.Optimizer, device: torch.device) -> Non
 def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[None]:
     """Let the optimiser read its learning rates from tensors on the device, inside the block.
 
-    Outside the block they are numbers, which the schedule and checkpoints need.
+    Outside the block, the learning rates are numbers, because the schedule and checkpoints need
+    numbers.
     """
     groups, is_captured = step.optimizer.param_groups, step.device.type == "cuda"
     before = [{key: group.get(key) for key in ("lr", "capturable")} for group in groups]
@@ -131,10 +133,10 @@ def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[No
 
 
 class GraphCapture:
-    """A function that captures CUDA graphs, which share memory for their intermediate results.
+    """A callable that captures CUDA graphs.
 
-    To capture a step that draws random numbers on the processor raises RuntimeError, since each
-    replay would repeat the same numbers.
+    The graphs share memory for intermediate results. If a step draws random numbers on the
+    processor, its capture raises RuntimeError, because each replay would repeat the same numbers.
 
     Args:
         device: The GPU.
@@ -146,7 +148,7 @@ class GraphCapture:
     def __call__(self, run: Run) -> Run:
         """Capture the GPU work that `run` starts, and return a function that replays the work.
 
-        The work itself is not done during the capture.
+        The capture only records the work. Each replay does the work.
         """
         graph, drawn = torch.cuda.CUDAGraph(), torch.get_rng_state()
         generator = torch.cuda.default_generators[self.device.index or 0]
@@ -156,9 +158,8 @@ class GraphCapture:
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 run()
         except BaseException:
-            generator.graphsafe_set_state(
-                before
-            )  # else the generator stays in the state of a capture
+            # Without this, the generator would stay in the state of a capture.
+            generator.graphsafe_set_state(before)
             raise
         if not torch.equal(drawn, torch.get_rng_state()):
             torch.set_rng_state(drawn)
@@ -173,12 +174,13 @@ class StepGraphs:
         step: The eager step.
         metrics: The training metrics.
         reason: Why training must be eager; None: steps are captured.
-        capture: Captures a step; None: steps are captured as CUDA graphs.
+        capture: Captures the work of a step; None: a `GraphCapture` does this.
 
     Attributes:
-        reason: Why training is eager; None: it is not.
-        shapes: The shapes of batches that were trained eagerly once, before their capture.
-        captured_sizes: The numbers of images of the batches that were captured.
+        reason: Why training is eager; None: steps are captured.
+        shapes: The shapes of which one batch was trained eagerly. The next batch of a shape is
+            captured.
+        captured_sizes: The batch sizes that were captured.
         captured: The captured step of each shape.
     """
 
@@ -220,9 +222,9 @@ class StepGraphs:
         )
 
     def release(self) -> None:
-        """Free the memory of all graphs; after that, no further step can be captured.
+        """Free the memory of all graphs. After that, no further step can be captured.
 
-        The memory pool of the graphs ends with the last graph.
+        The memory pool that the graphs share is freed with the last graph.
         """
         self.captured.clear()
         self.step.optimizer.zero_grad()
@@ -233,8 +235,8 @@ class StepGraphs:
         loss = self._train_eagerly(batch, margin)
         changed = list_numbers(self.step).items() - before.items()
         if names := sorted(name for name, _ in changed if name in before):
-            # Replays run no Python code: a graph would keep the numbers of its capture.
-            self._give_up(f"each step changes numbers that Python keeps: {', '.join(names)}")
+            # A replay runs no Python code, so it would use the numbers of the capture.
+            self._give_up(f"each step changes Python numbers: {', '.join(names)}")
         return loss
 
     def _train_eagerly(self, batch: Batch, margin: float | None) -> Tensor:
@@ -246,7 +248,7 @@ class StepGraphs:
         assert self.capture is not None
         try:
             captured = CapturedStep(self.step, self.metrics, batch, margin, self.capture)
-        except Exception as error:  # CUDA, libraries and a network's code can raise anything
+        except Exception as error:  # CUDA and a network's code can raise any exception
             self._give_up(f"its step cannot be captured: {_first_line(error)}")
             return
         self.captured[shape] = captured
@@ -254,7 +256,7 @@ class StepGraphs:
 
     def _train_checked(self, shape: Shape, batch: Batch, margin: float | None) -> Tensor:
         checked = self._train_copy(batch, margin)
-        # If the copy failed, nothing refers to it or to the graphs any more: their memory is free.
+        # If the copy failed, the memory of the copy and of all graphs is free by now.
         if checked is None:
             return self._train_eagerly(batch, margin)
         (eager, losses, before), captured = checked, self.captured[shape]
@@ -277,8 +279,8 @@ class StepGraphs:
         """Train a copy of the network on a batch, eagerly.
 
         Returns:
-            The step of the copy, its losses, and the parameters before the step; None: the network
-            cannot be copied, and training continues eagerly.
+            The step of the copy, the losses of the step, and the parameters before the step. None:
+            the network cannot be copied, and training continues eagerly.
         """
         device = self.step.device
         try:
@@ -286,7 +288,7 @@ class StepGraphs:
             eager = self.step.copy()
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 return eager, eager(batch, margin), before
-        except Exception as error:  # too little memory, or an error of a network's code
+        except Exception as error:  # too little memory, or an error in a network's code
             reason = _first_line(error)
         self._give_up(f"its network cannot be copied for a check: {reason}")
         return None
@@ -310,17 +312,20 @@ def find_difference(
     loss: Tensor,
     before: Sequence[Tensor],
 ) -> str | None:
-    """Find a difference between a captured step and an eager step that rounding cannot explain.
+    """Compare a captured step with an eager step, and describe the first large difference.
+
+    A difference is large if rounding cannot explain it, see TOLERANCE and UPDATE_TOLERANCE.
 
     Args:
-        eager: The eager step of a copy, after it trained on a batch.
-        eager_loss: The loss of that step.
+        eager: The eager step of a copied network, after the step trained on a batch.
+        eager_loss: The loss of the eager step.
         captured: The captured step, after it trained on the same batch.
         loss: The loss of the captured step.
         before: The parameters before both steps.
 
     Returns:
-        The first difference, in words; None: there is none, or no loss is finite.
+        The first large difference, in words. None: there is no such difference, or neither of the
+        losses is finite.
     """
     if not (eager_loss.isfinite() or loss.isfinite()):
         return None
@@ -331,7 +336,7 @@ def find_difference(
     replayed = list(captured.step.network.parameters())
     for ((name, expected), gradient, old), new in zip(parameters, replayed, strict=True):
         if (expected.grad is None) != (gradient is None):
-            return f"{name} has a gradient in only one of the two"
+            return f"{name} has a gradient in only one of the two steps"
         if expected.grad is not None and gradient is not None:
             fault = _compare(f"gradient of {name}", expected.grad, gradient, tolerance)
             fault = fault or _compare(
@@ -343,7 +348,7 @@ def find_difference(
 
 
 def _compare(name: str, expected: Tensor, actual: Tensor, tolerance: float) -> str | None:
-    length = partial(torch.linalg.vector_norm, dtype=torch.float64)  # without copies in float64
+    length = partial(torch.linalg.vector_norm, dtype=torch.float64)  # without float64 copies
     difference, size = length(actual - expected).item(), length(expected).item()
     if difference <= tolerance * size:
         return None
@@ -353,16 +358,17 @@ def _compare(name: str, expected: Tensor, actual: Tensor, tolerance: float) -> s
 def _describe_shape(batch: Batch, margin: float | None) -> Shape:
     """Return the shapes and types of a batch, and whether the loss has a margin.
 
-    The types are included, since a copy into tensors of another type would round.
+    The types are included, because a copy into tensors of another type would round the values.
     """
     tensors = (None if one is None else (one.shape, one.dtype) for one in batch[:3])
     return (*tensors, margin is None)
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of the message of an error, or of the error that came before it.
+    """Return the first line of an error's message, or of the message of an earlier error.
 
-    When a capture fails, torch raises a second error at its end. The first error says why.
+    If a step fails during its capture, torch raises a second error at the end of the capture. The
+    first error, which is the context of the second error, says why.
     """
     cause = error.__context__ or error
     return (str(cause).splitlines() or [type(cause).__name__])[0]

@@ -1,6 +1,6 @@
 """The LightningModule that trains one network on one objective, and the Trainer that runs it.
 
-Shape letters: B batch, N classes.
+Shape letters: B batch, N classes, M test examples, L classes shown in one image.
 """
 
 import math
@@ -40,10 +40,10 @@ IGNORED_WARNINGS = (
 
 
 class CapsuleTask(LightningModule):
-    """A network, its objective and its optimiser, as Lightning trains and tests them.
+    """A network with its objective and its optimiser, which Lightning trains and tests.
 
-    Randomness inside an epoch, such as dropout, is a function of (seed, epoch). So a resumed run
-    needs no random state.
+    Random numbers inside an epoch, for example for dropout, depend only on seed and epoch. So a
+    checkpoint need not contain the state of the random generator.
 
     Args:
         network: The network.
@@ -58,8 +58,9 @@ class CapsuleTask(LightningModule):
         config: The configuration of the cell.
         graphs: `trainer.graphs`, "auto" or "off".
         parts: Evaluates batches in parts that fit into the memory of a training batch.
-        captured: Trains by captured steps, or eagerly and says why; None before training.
-        metrics: The metrics of "train", "val" and "test", which stay on the device.
+        captured: Trains by captured steps (CUDA graphs) if possible, else eagerly; None before
+            training.
+        metrics: The metrics of the splits "train", "val" and "test". Their sums are on the device.
         losses: The losses of the steps since the last point, on the device.
         steps: The number of steps of the whole training; 0 before training.
         epoch_metrics: The metrics that were measured last, by name.
@@ -75,7 +76,7 @@ class CapsuleTask(LightningModule):
     ) -> None:
         super().__init__()
         self.network, self.objective, self.make_optimizer = network, objective, optimizer
-        # Cells of earlier versions have no key `trainer.graphs`.
+        # Configurations of earlier versions do not have the key `trainer.graphs`.
         self.config, self.graphs = config, config["trainer"].get("graphs", "auto")
         self.parts = EvaluationParts(config["batch_size"])
         self.captured: StepGraphs | None = None
@@ -86,7 +87,7 @@ class CapsuleTask(LightningModule):
         self.test_outputs: list[tuple[Tensor, Tensor]] = []
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Make the optimiser, and the schedule that lowers its learning rate with every step."""
+        """Make the optimiser, and a schedule that changes the learning rate with every step."""
         optimizer = self.make_optimizer(self.network)
         settings = self.config["optim"]["schedule"]
         factor = partial(decay_continuously, lr=optimizer.defaults["lr"], **settings)
@@ -114,7 +115,7 @@ class CapsuleTask(LightningModule):
         return StepGraphs(step, self.metrics["train"], reason)
 
     def on_train_start(self) -> None:
-        """Note the number of training steps, and prepare captured steps."""
+        """Store the number of training steps, and prepare the captured steps."""
         assert self.trainer is not None
         self.steps = int(self.trainer.estimated_stepping_batches)
         self.captured = self.make_graphs(self.trainer.optimizers[0])
@@ -125,38 +126,42 @@ class CapsuleTask(LightningModule):
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int
     ) -> Batch:
-        """Return the batch unchanged, since it was made on the device."""
+        """Return the batch unchanged, because it was made on the device."""
         return batch
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Train on the batch, backward pass and optimiser included, and return its loss."""
+        """Do the whole training step, with backward pass and optimiser, and return the loss."""
         assert self.captured is not None
         margin = self.objective.margin_at(self.global_step, self.steps)
         self.losses.append(self.captured.train(batch, margin))
         return self.losses[-1]
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Do nothing, since `training_step` includes the backward pass."""
+        """Do nothing, because `training_step` includes the backward pass."""
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Call Lightning's closure, which runs `training_step`, without a second optimiser step."""
+        """Call Lightning's closure, which runs `training_step`.
+
+        Nothing else is needed, because `training_step` includes the step of the optimiser.
+        """
         closure = kwargs.get("optimizer_closure", args[-1])
         closure()
 
     def on_train_epoch_start(self) -> None:
         """Seed torch with a function of the cell's seed and the epoch."""
-        # The constant 0 is a former rank; it stays so that earlier runs reproduce.
+        # Earlier versions had a rank in place of the 0. With the 0, their runs can be repeated.
         torch.manual_seed(seed_of(self.config["seed"], "epoch", self.current_epoch, 0))
         self.losses.clear()
 
     def average_losses(self, step: int) -> float:
-        """Return the mean loss of the steps since the last call, and wait for the device.
+        """Return the mean loss of the steps since the last call; this waits for the device.
 
         Args:
             step: The number of optimiser steps so far.
 
         Raises:
-            NonFiniteLossError: If a loss is not finite. The message names the first such step.
+            NonFiniteLossError: If a loss is not finite. The message names the first step with such
+                a loss.
         """
         losses = torch.stack(self.losses).tolist()
         self.losses.clear()
@@ -181,7 +186,7 @@ class CapsuleTask(LightningModule):
         self._collect_metrics("val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add one batch of test examples to the metrics, and keep its scores and labels."""
+        """Add one batch of test examples to the metrics, and keep scores and labels."""
         scores_BN = self._evaluate("test", batch)
         self.test_outputs.append((scores_BN, batch.labels))
 
@@ -210,7 +215,7 @@ class CapsuleTask(LightningModule):
         self.epoch_metrics |= measured
 
     def _evaluate(self, split: str, batch: Batch) -> Tensor:
-        """Evaluate a batch in parts that fit into memory, and return its scores [B, N]."""
+        """Evaluate a batch in parts that fit into memory, and return the scores [B, N]."""
         scores = []
         with autocast(self.config["precision"], self.device):
             for part, losses in self.parts.evaluate(batch, partial(self.objective, self.network)):
@@ -220,10 +225,10 @@ class CapsuleTask(LightningModule):
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """A writer of Lightning's checkpoints that writes each file whole or not at all."""
+    """A writer of Lightning's checkpoints that writes each file completely or not at all."""
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint to a path, whole or not at all."""
+        """Write a checkpoint to a path, completely or not at all."""
         write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
 
 
@@ -232,13 +237,14 @@ def decay_continuously(
 ) -> float:
     """Compute the factor on the learning rate at an optimiser step.
 
-    The factor is rate ** (step / steps), and at least floor / lr. In the first `warmup` steps it is
-    also multiplied by a ramp that rises linearly to 1. The code of the authors of "Dynamic Routing
-    Between Capsules" uses the same decay, `tf.train.exponential_decay` without staircase.
+    The factor is rate ** (step / steps), but at least floor / lr. In the first `warmup` steps, the
+    factor is also multiplied by a ramp that rises linearly to 1. The code of the authors of
+    "Dynamic Routing Between Capsules" uses the same decay: `tf.train.exponential_decay` with
+    `staircase=False`.
 
     Args:
         step: The number of the step, from 0.
-        lr: The learning rate that is multiplied.
+        lr: The learning rate at the beginning, which the factor multiplies.
         rate: The factor after `steps` steps.
         steps: The number of steps after which the learning rate is multiplied by `rate`.
         floor: The smallest learning rate.
@@ -251,13 +257,13 @@ def decay_continuously(
 def fit_and_test(
     task: CapsuleTask, splits: PreparedSplits, callbacks: list[Callback], resume: Path | None
 ) -> None:
-    """Train a task, from its checkpoint if there is one, and test it.
+    """Train a task, and test it after the last epoch.
 
     Args:
         task: The task.
-        splits: The splits of its data set, on the device.
+        splits: The splits of the data set, on the device.
         callbacks: Lightning callbacks.
-        resume: The checkpoint that training continues from; None: it starts from epoch 0.
+        resume: The checkpoint from which training continues; None: training starts at epoch 0.
     """
     config = task.config
     limit = config["limit_batches"] or 1.0
@@ -285,7 +291,7 @@ def fit_and_test(
             warnings.filterwarnings("ignore", message=message)
         try:
             trainer.fit(task, train, validation, ckpt_path=resume, weights_only=True)
-        finally:  # free the graphs' memory for the test, or after a failure for the next cell
+        finally:  # free the graphs' memory for the test or, after a failure, for the next cell
             if task.captured is not None:
                 task.captured.release()
         trainer.test(task, test, verbose=False)

@@ -26,11 +26,11 @@ DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
-    """Return the provenance of a cell that is about to run in this process.
+    """Return the provenance of a cell that this process is about to run.
 
     Args:
         cell: The cell.
-        labels: The labels of its W&B run.
+        labels: The labels of the cell's W&B run.
     """
     from capsweep.training import build, devices  # these import torch
 
@@ -52,7 +52,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
         },
         "versions": list_versions(),
         "hardware": describe_hardware(),
-        # For shards the fingerprint of their manifest, else the hashes of the official files.
+        # For shards, the fingerprint of their manifest; otherwise the hashes of the official files.
         "fingerprint": (
             dataset["shards"]["fingerprint"] if "shards" in dataset else dataset["reader"]["sha256"]
         ),
@@ -70,7 +70,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
 
 @cache
 def list_versions() -> dict[str, str | None]:
-    """Return the versions of Python and of the packages that compute the numbers."""
+    """Return the versions of Python and of the main packages; None: not installed."""
     return {"python": platform.python_version(), **{n: find_version(n) for n in PACKAGES.split()}}
 
 
@@ -83,7 +83,10 @@ def find_version(package: str) -> str | None:
 
 @cache
 def list_gpus() -> list[str]:
-    """List the names of the GPUs that torch sees; without a GPU driver, torch is not imported."""
+    """List the names of the GPUs that torch sees.
+
+    If there is no GPU driver, the list is empty, and torch is not imported.
+    """
     if not any(Path(driver).exists() for driver in DRIVERS):
         return []
     import torch
@@ -93,7 +96,7 @@ def list_gpus() -> list[str]:
 
 @cache
 def describe_hardware() -> dict[str, Any]:
-    """Return processor, cores, bytes of memory, GPUs, and the vector instructions torch uses."""
+    """Describe this machine: processor, cores, memory, GPUs and vector instructions."""
     import torch
 
     return {

@@ -1,6 +1,6 @@
-"""Run a job: train one cell and store its result in the ledger, or say why it ended otherwise.
+"""Run a job: train one cell and store the result in the ledger, or return why there is no result.
 
-Drivers import this module, so it imports torch and Lightning only inside functions.
+The drivers of sweeps import this module, so it imports torch and Lightning only inside functions.
 """
 
 import gc
@@ -30,19 +30,22 @@ CODE = ("numerics", "package")  # the hashes of code that a result contains
 
 @dataclass(frozen=True)
 class Job:
-    """A cell that a worker is to run, with its labels, resources and limits.
+    """A cell that a worker will run, with labels, resources and limits.
 
     Attributes:
         cell: The cell.
-        labels: The labels of its W&B run.
-        cpu: The number of processor cores that the scheduler reserves.
-        gpu: The GPUs that the scheduler reserves: a share of one, or whole ones.
-        dead_claim: The last sign of a claim on the cell whose process is known to be dead.
-        is_calibration: Whether to train only a few steps and store only what the cell costs.
-        result_extras: Further keys of the result.
-        code: The hash of the driver's code that decides the cell's numbers; None: the job runs in
-            the driver itself.
-        leave_at: Unix time in seconds; the cell ends at the first end of an epoch after it.
+        labels: The labels of the cell's W&B run.
+        cpu: The number of processor cores that the scheduler reserves for the job.
+        gpu: The number of GPUs that the scheduler reserves for the job. A number below 1 is a share
+            of one GPU.
+        dead_claim: The text `Claim.last_sign` of an earlier claim on the cell, if the process that
+            made the claim is known to have ended; empty: there is no such claim.
+        is_calibration: Whether to train only a few steps, and to store only their time and memory.
+        result_extras: Further keys and values for the result.
+        code: The hash of the code that decides the cell's numbers, computed by the driver; None:
+            the job runs in the driver itself.
+        leave_at: A Unix time in seconds. The cell ends after the epoch that is running at this
+            time; None: there is no such limit.
     """
 
     cell: Cell
@@ -76,8 +79,9 @@ class Outcome:
         cause: The cause of a failure, in one line.
         elsewhere: A message that names the other process that runs the cell.
         stopped: Whether a search ended the cell early.
-        paused: Why the job ended without a failure; it continues later from its checkpoint.
-        ends_sweep: Whether no other job may start, for the reason in `paused`.
+        paused: Why the job ended without a result and without a failure. The cell can continue
+            later from its checkpoint.
+        ends_sweep: Whether the reason in `paused` ends the whole sweep: no other job may start.
     """
 
     result: dict[str, Any] | None = None
@@ -91,8 +95,8 @@ class Outcome:
 def run_job(job: Job, hooks: RunHooks) -> Outcome:
     """Run a job and return how it ended.
 
-    A failure of the cell is stored in the ledger and returned; no exception is raised, so that the
-    other cells continue.
+    A failure of the cell is stored in the ledger and returned. It is not raised, so that the other
+    cells continue.
     """
     try:
         return Outcome(run(job, hooks))
@@ -107,12 +111,12 @@ def run_job(job: Job, hooks: RunHooks) -> Outcome:
 
 
 def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
-    """Run a job's cell, or return its result from the ledger if it is finished.
+    """Run the cell of a job; if the cell is finished, return the result from the ledger.
 
-    The key `rerun` decides whether a finished cell is run again. If an earlier run of the same code
-    was interrupted, training continues from its resume.ckpt. A checkpoint that is damaged, or of
-    other code, is removed, and a line on stderr says so. A failure is written to error.txt and
-    raised.
+    The key `rerun` decides whether a finished cell is run again: "never", "stale" (if other code
+    computed the result) or "always". If an earlier run of the same code was interrupted, training
+    continues from its resume.ckpt. If the checkpoint is damaged, or comes from other code, it is
+    removed, and a line on stderr says so. A failure is written to error.txt and raised.
 
     Args:
         job: The job.
@@ -122,9 +126,9 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
         The result of the cell; for a calibration, the measurement.
 
     Raises:
-        ConfigError: If a `_target_` may not be called. It is checked first, because the cell may
+        ConfigError: If a `_target_` may not be called. This is checked first, because the cell may
             come from an untrusted source.
-        CodeChangedError: If the code differs from that of the driver.
+        CodeChangedError: If the code differs from the code of the driver.
         ClaimedElsewhereError: If another process runs the cell.
         ClaimLostError: If another process took the cell over.
         LeftEarlyError: If a hook or SIGTERM ended the run early.
@@ -196,7 +200,10 @@ def _train_cell(
 
 
 def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
-    """Return the result in the ledger; None if there is none, or if `rerun` requires a new one."""
+    """Return the result of a cell from the ledger, or None if the cell must be run.
+
+    A cell must be run if it has no valid result, or if the key `rerun` requires a new result.
+    """
     rerun, result = cell.config["rerun"], ledger.read_result(cell.signature)
     if result is None or rerun == "always":
         return None
@@ -206,21 +213,21 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
 
 @contextmanager
 def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[None]:
-    """Write an exception of the block to error.txt, and raise it again."""
+    """Write a failure of the block to error.txt, and raise the exception again."""
     try:
         yield
     except SystemExit as error:  # Lightning raises SystemExit after Ctrl-C
         raise KeyboardInterrupt from error
     except (ClaimLostError, LeftEarlyError):
-        raise  # no failure: another process owns the folder now, or the cell continues later
+        raise  # not a failure: another process owns the folder, or the cell continues later
     except Exception as error:  # any exception is recorded and raised
         if hooks.is_stopping:
             # Slurm sends SIGTERM to every process of a job, so reading batches fails.
             raise LeftEarlyError("ended by SIGTERM; its last checkpoint is kept") from error
-        with suppress(OSError):  # if the disk is full, the first error is the one to raise
+        with suppress(OSError):  # if the disk is full, the first error is raised
             directory.write_failure(error)
         raise
     finally:
-        # Trainer, module and data refer to each other. Without this, a worker that runs one cell
-        # after another holds several data sets.
+        # Trainer, module and data refer to each other. Without a collection, a worker that runs
+        # several cells would keep several data sets in memory.
         gc.collect()

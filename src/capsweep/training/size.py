@@ -1,7 +1,7 @@
 """The cost of a cell: the computed size of its network, and the measured time of its steps.
 
-A calibration measures the time by a few real training steps, and writes nothing. Drivers import
-this module, so it imports torch only inside functions.
+A calibration trains a few steps to measure the time; its caller stores the measurement. The drivers
+of sweeps import this module, so it imports torch only inside functions.
 """
 
 import gc
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 LABELS = "labels_per_image"
 STEPS, WARM_UP = 20, 3  # timed and untimed steps of a calibration
-BUSY = 4.0  # least seconds of timed steps on a GPU: NVML reports its utilisation of the last second
+BUSY = 4.0  # minimum seconds of timed steps on a GPU: NVML reports utilisation of the last second
 
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a network."""
+    """The numbers of parameters and of floating-point operations of a network."""
 
     parameters: int  # number of parameters
-    # Floating-point operations of the forward pass of one image, with its reconstruction if there
-    # is a decoder: multiplications and additions of matrix products and convolutions only.
+    # Floating-point operations of the forward pass of one image, including the decoder if there is
+    # one. Only the multiplications and additions of matrix products and convolutions count.
     flops: int
 
 
@@ -48,11 +48,12 @@ class Layer:
 
     Attributes:
         name: The path of the module in the network.
-        output_shape: The shape of its first output for one image; None: the module was not called.
+        output_shape: The shape of the module's first output for one image; None: the module was not
+            called.
         parameters: The number of parameters.
         flops: Floating-point operations for one image, counted as in `Size`.
-        votes: The number of votes for one image, pairs of a child and a parent; routing iterations
-            do not multiply it.
+        votes: The number of votes for one image: one for each pair of a child and a parent,
+            independent of the number of routing iterations.
     """
 
     name: str
@@ -63,12 +64,14 @@ class Layer:
 
 
 def measure_size(config: Mapping[str, Any]) -> Size:
-    """Return the size of a canonical configuration's network, which is built without memory.
+    """Compute the size of the network of a canonical configuration.
 
-    The size is cached on disk. A later call with the same configuration does not import torch.
+    The network is built on the meta device, where tensors take no memory. The size is cached on
+    disk. A later call with the same configuration does not import torch.
 
     Raises:
-        ConfigError: As `measure_layers` does.
+        ConfigError: If a `_target_` may not be called, sizes do not fit together, or
+            `trainer.fused_optimizer` is set and the optimiser has no fused form.
     """
 
     def measure() -> dict[str, int]:
@@ -79,14 +82,15 @@ def measure_size(config: Mapping[str, Any]) -> Size:
 
 
 def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
-    """List the modules of a canonical configuration's network, with their sizes.
+    """Return the modules of a canonical configuration's network, with their sizes.
 
-    The network itself is the first; containers such as Sequential are left out. Nothing is
-    computed: one image passes through the network on the meta device.
+    The first entry is the network itself. Containers such as Sequential are left out. One image
+    passes through the network on the meta device, where torch computes only shapes.
 
     Raises:
-        ConfigError: If a target may not be called, sizes do not fit together, or the optimiser has
-            no fused form. The message names the key.
+        ConfigError: If a `_target_` may not be called, sizes do not fit together, or
+            `trainer.fused_optimizer` is set and the optimiser has no fused form. The message names
+            the key.
     """
     network, flops, shapes = _profile_forward(config)
     return [
@@ -119,11 +123,11 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     dataset = config["dataset"]
     flops: Counter[str] = Counter()
     shapes: dict[str, Any] = {}
-    running = [""]  # the names of the modules whose forward runs, the innermost last
+    running = [""]  # the names of the running modules, the innermost last
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = build.build_network(config)
         for layer in find_layers(network):
-            layer.impl = "reference"  # the FLOPs of every implementation are those of its reference
+            layer.impl = "reference"  # its FLOPs count for all implementations
         names = {module: name for name, module in network.named_modules()}
 
         def enter_module(module: Any, *_: Any) -> None:
@@ -150,8 +154,8 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
 
 
 def _cache_key(config: Mapping[str, Any]) -> str:
-    """Return a cache key of all settings and code that decide a network's size or its errors."""
-    libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be in these
+    """Build a cache key from all settings and code on which `measure_layers` depends."""
+    libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be in a library
     code = [code_identity.hash_package(), *map(importlib.metadata.version, libraries)]
     targets = sorted(str(target) for _, target in code_identity.find_targets(config))
     fused = config["optim"]["optimizer"]["_target_"], config["trainer"]["fused_optimizer"]
@@ -161,16 +165,17 @@ def _cache_key(config: Mapping[str, Any]) -> str:
 
 
 def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
-    """Measure the time and memory of a cell by some training steps, and write nothing.
+    """Measure the time and memory of a cell in a few training steps.
 
-    The cell's network is trained on the cell's data, in a warm-up and then `steps` timed steps, on
-    a GPU for at least BUSY seconds. The random state and the number of threads are restored, and
-    memory is freed.
+    The cell's network is trained on the cell's data: WARM_UP steps for warm-up, and then `steps`
+    timed steps. On a GPU, further steps are timed until all timed steps took BUSY seconds. No file
+    is written. At the end, the random state and the number of threads are restored, and memory is
+    freed.
 
     Args:
         cell: The cell.
         places: The folders on this node.
-        steps: The number of timed steps.
+        steps: The minimum number of timed steps.
     """
     from capsweep.runtime.lightning import isolate_rng
     from capsweep.training.devices import using_threads
@@ -201,12 +206,12 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     seconds = _time_training(task, train, steps)
     utilisation, total = None, None
     if device.type == "cuda":
-        with suppress(ModuleNotFoundError, RuntimeError):  # NVIDIA's Python package is absent
+        with suppress(ModuleNotFoundError, RuntimeError):  # if NVIDIA's package is absent
             utilisation = torch.cuda.utilization(device) / 100
         total = torch.cuda.get_device_properties(device).total_memory
     evaluation_seconds = _time_evaluation(task, EvaluationLoader(parts["test"], EVALUATION_BATCH))
     memory = devices.read_memory_peak()
-    if device.type == "cuda":  # with the graphs, which exist while a cell is validated
+    if device.type == "cuda":  # includes the graphs, which exist during validation
         memory["gpu"] = devices.read_taken_memory()
     return Measurement(
         shape=cell.shape,
@@ -222,8 +227,8 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
 
 
 def _time_training(task: "CapsuleTask", loader: "BatchLoader", steps: int) -> list[float]:
-    """Return the seconds of each step after the warm-up, including the device's work."""
-    # The task keeps its graphs, so that their memory is measured.
+    """Return the seconds of each step after the warm-up, including the work on the device."""
+    # The task keeps the graphs, so that their memory is measured too.
     captured = task.captured = task.make_graphs(task.make_optimizer(task.network))
     margin = task.objective.margin_at(0, 1)
     task.train()
@@ -238,9 +243,9 @@ def _time_training(task: "CapsuleTask", loader: "BatchLoader", steps: int) -> li
 
 
 def _time_evaluation(task: "CapsuleTask", loader: "BatchLoader") -> float:
-    """Return the seconds per image of testing a batch for the second time.
+    """Test a batch twice, and return the seconds per image of the second test.
 
-    The first time includes preparations, so it does not count.
+    The first test does not count, because it includes preparations.
     """
     import torch
 

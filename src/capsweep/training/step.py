@@ -26,10 +26,12 @@ class Losses(NamedTuple):
 
     Attributes:
         total: The loss that is minimised, a scalar.
-        reconstruction: The squared pixel errors, summed over the pixels and the L digits of an
-            image, and averaged over the batch; it is not weighted. None: its weight is 0.
+        reconstruction: The reconstruction loss, without its weight: squared pixel errors, summed
+            over the pixels and the L digits of an image, and averaged over the batch. None: the
+            weight of the reconstruction loss is 0.
         scores_BN: The scores of the classes.
-        drawn_BLCHW: The reconstructions of the decoder; None: the weight of their loss is 0.
+        drawn_BLCHW: The reconstructions of the decoder; None: the weight of the reconstruction loss
+            is 0.
     """
 
     total: Tensor
@@ -44,13 +46,14 @@ class Objective:
 
     The decoder gets the capsule of the true class, in training and in testing, as in section 4.1 of
     "Dynamic Routing Between Capsules" and in its authors' code. If an image shows several classes,
-    the decoder draws each of them from its capsule alone (section 6.2), and the errors are added.
+    the decoder draws one picture for each class (section 6.2). For each picture, the decoder gets
+    only the capsule of this class. The errors of the pictures are added.
 
     Attributes:
         classification: Computes the classification loss from scores and one-hot targets.
         reconstruction_weight: The weight of the reconstruction loss; 0: no reconstruction.
-        on_logits: Whether the classification loss takes logits instead of scores, if the network
-            returns logits.
+        on_logits: Whether the classification loss gets the logits of the network, and not its
+            scores. If a network returns no logits, the loss gets the scores.
     """
 
     classification: Classification
@@ -75,12 +78,12 @@ class Objective:
         Args:
             network: The network.
             batch: The batch.
-            margin: The value of `margin_at`, as number or scalar tensor; None: the margin at the
-                end of training.
+            margin: The margin of the loss at this step, see `margin_at`, as a number or a scalar
+                tensor; None: the margin at the end of training.
 
         Raises:
-            DataError: If images show several classes, and the batch has no picture of each class
-                for the reconstruction loss.
+            DataError: If images show several classes, and the batch does not have a separate
+                picture of each class, which the reconstruction loss needs.
         """
         output = network(batch.images_BCHW)
         scores_BN = output.scores_BN.float()
@@ -102,8 +105,8 @@ class Objective:
         if true_BLCHW is None:
             if labels_BL.shape[1] > 1:
                 raise DataError(
-                    "loss.reconstruction.weight: the data set has no picture of each class in an "
-                    "image to reconstruct; read the digits alone, or set the weight to 0"
+                    "loss.reconstruction.weight: the data set does not have a separate picture of "
+                    "each class in an image; set the weight to 0, or use a data set that has them"
                 )
             true_BLCHW = batch.images_BCHW[:, None]
         reconstruction = reconstruction_loss(drawn_BLCHW.float(), true_BLCHW)
@@ -128,9 +131,9 @@ class TrainingStep:
         objective: Computes the loss of a batch.
         optimizer: The optimiser of the network's parameters.
         make_optimizer: Makes an optimiser of the same kind for a copy of the network.
-        clip_norm: The largest norm of the gradient, to which longer ones are scaled; None: no
-            clipping.
-        precision: `precision` of the configuration.
+        clip_norm: A gradient with a larger norm is scaled down to this norm; None: gradients are
+            not clipped.
+        precision: `precision` of the configuration: "32", "tf32" or "bf16-mixed".
     """
 
     network: nn.Module
@@ -146,7 +149,7 @@ class TrainingStep:
         return next(self.network.parameters()).device
 
     def __call__(self, batch: Batch, margin: float | Tensor | None = None) -> Losses:
-        """Train on a batch, and return its losses before the step."""
+        """Train on a batch, and return the losses from before the update of the weights."""
         with autocast(self.precision, self.device):
             losses = self.objective(self.network, batch, margin)
         self.optimizer.zero_grad()
@@ -160,22 +163,23 @@ class TrainingStep:
     def _round_rates(self) -> None:
         """Round the learning rates of an optimiser on a GPU to float32.
 
-        Captured steps read them from float32 tensors; the rounding gives eager steps the same bits.
+        Captured steps read learning rates from float32 tensors. With the rounding, eager steps use
+        exactly the same learning rates.
         """
         for group in self.optimizer.param_groups if self.device.type == "cuda" else ():
             if not isinstance(group["lr"], Tensor):
                 group["lr"] = torch.tensor(group["lr"], dtype=torch.float32).item()
 
     def copy(self) -> "TrainingStep":
-        """Return a step with a copy of the network, and with an optimiser in the same state."""
+        """Return a step that trains a copy of the network, with a copy of the optimiser's state."""
         network = copy.deepcopy(self.network)
         optimizer = self.make_optimizer(network)
         optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
         return replace(self, network=network, optimizer=optimizer)
 
     def take_over(self, other: "TrainingStep") -> None:
-        """Copy the parameters, buffers and optimiser state from a copy of this step."""
-        # A state_dict would lack the buffers that are not persistent.
+        """Copy the parameters, buffers and optimiser state of `other`, a copy of this step."""
+        # A state_dict would not contain buffers that are not persistent.
         with torch.no_grad():
             for tensor, taken in zip(*map(_list_tensors, (self, other)), strict=True):
                 tensor.copy_(taken)
@@ -187,16 +191,19 @@ def _list_tensors(step: TrainingStep) -> list[Tensor]:
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """Return a context in which torch multiplies in bfloat16 if `precision` is "bf16-mixed"."""
+    """Return a context in which torch multiplies in bfloat16 if `precision` is "bf16-mixed".
+
+    With every other precision, the context changes nothing.
+    """
     mixed = precision == "bf16-mixed"
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
 
 
 def list_numbers(step: TrainingStep) -> dict[str, float]:
-    """List the attributes of a network's modules and of the loss that are an int or a float.
+    """Return all int and float attributes of the network's modules and of the loss.
 
     Returns:
-        Their values by name, such as "network.capsules.calls".
+        The value of each attribute, by a name such as "network.capsules.calls".
     """
     owners: dict[str, object] = {
         f"network.{name}".rstrip("."): module for name, module in step.network.named_modules()
@@ -216,15 +223,17 @@ class SplitMetrics:
     The metrics are:
 
     - loss: the total loss.
-    - error: the fraction of images that are classified wrongly. An image is right if its L most
-      active classes are exactly the classes it shows, as in section 6.2 of "Dynamic Routing Between
-      Capsules".
-    - reconstruction: see `Losses`.
+    - error: the fraction of images that are classified wrongly. An image is right if the L most
+      active classes are exactly the L classes in the image, as in section 6.2 of "Dynamic Routing
+      Between Capsules".
+    - reconstruction: the reconstruction loss, without its weight.
     - at_least_one, only for images of several classes: the fraction of images with at least one of
       their classes among the L most active.
-    - segmentation, only for images of several classes and with a decoder: see `measure_overlap`.
+    - segmentation, only for images of several classes and with a decoder: the intersection over
+      union of the pixels of drawn and true digits, see `measure_overlap`.
 
-    The sums stay on the device in float64 until `compute`, so that a step does not wait for it.
+    The sums stay on the device in float64 until `compute` is called, so that a step does not wait
+    for the device.
 
     Attributes:
         sums: The sum of each metric.
@@ -242,7 +251,10 @@ class SplitMetrics:
         self.add_sums(losses, batch)
 
     def add_sums(self, losses: Losses, batch: Batch) -> None:
-        """Add one batch to the sums on the device, but not to the number of images."""
+        """Add one batch to the sums on the device; the caller adds to `images`.
+
+        A replay of a captured step repeats only work on the device, such as these sums.
+        """
         count = len(batch.labels)
         self._add("loss", losses.total.detach(), count)
         if losses.reconstruction is not None:
@@ -262,8 +274,8 @@ class SplitMetrics:
     def compute(self, split: str) -> dict[str, float]:
         """Return the metrics, named `split/loss` and so on, and set the sums to zero.
 
-        This waits for the device. The sums remain the same tensors, because captured steps add to
-        them.
+        This waits for the device. The tensors of the sums are kept and filled with zeros, because
+        captured steps add to these tensors.
         """
         counts = {name: self.images for name in self.sums}
         if "segmentation" in counts:
@@ -279,7 +291,7 @@ class SplitMetrics:
         return means
 
     def _add(self, name: str, value: Tensor, times: int = 1) -> None:
-        """Add `value` to a sum `times` times, in one operation on the device."""
+        """Add `times * value` to a sum, in one operation on the device."""
         if name not in self.sums:
             self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
         self.sums[name].add_(value, alpha=times)
@@ -292,11 +304,11 @@ def is_detected(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:
 
 
 def measure_overlap(drawn_BLCHW: Tensor, digit_BLCHW: Tensor) -> Tensor:
-    """Return the intersection over union of drawn and true pixels that are not zero, as [B, L].
+    """Compute the intersection over union [B, L] of the nonzero pixels of drawn and true digits.
 
-    Section 6.2 of "Dynamic Routing Between Capsules" assigns each pixel to a digit if the
-    digit's reconstruction is not zero there. A digit whose class is not among the most active has
-    no reconstruction; the caller counts it as 0.
+    In section 6.2 of "Dynamic Routing Between Capsules", a pixel belongs to a digit if the digit's
+    reconstruction is not zero at this pixel. In the paper, a digit whose class is not among the L
+    most active has no reconstruction, so the caller counts the overlap of such a digit as 0.
 
     Args:
         drawn_BLCHW: The reconstructions.

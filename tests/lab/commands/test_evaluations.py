@@ -166,7 +166,7 @@ def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Ou
     assert (written["examples"], written["error"]) == (30, wrong.mean())
     (folder / "weights.ckpt").unlink()
     assert evaluate(*words) == 0
-    assert "no weights here; its stored routing.json is used" in capsys.readouterr().out
+    assert "no weights; the stored routing.json is used" in capsys.readouterr().out
     assert read_rows(report / "routing.md") == rows
     assert evaluate(*words, "ARMS=cnn") == 2
     assert "three: none of its cells routes" in capsys.readouterr().err.splitlines()[-1]

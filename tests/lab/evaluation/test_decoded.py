@@ -39,7 +39,7 @@ def test_examples_are_those_of_the_test_and_say_what_they_said(
     arrays, pose_KJD = decoded.run_network(network, places)
     assert arrays["labels"][:, 0].tolist() == stored[1][places].tolist()
     np.testing.assert_allclose(pose_KJD.norm(dim=2).numpy(), stored[0][places], atol=1e-5)
-    with pytest.raises(NotApplicableError, match="no such examples; raise --correct"):
+    with pytest.raises(NotApplicableError, match="no test example is selected; raise --correct"):
         decoded.draw_columns(network, Namespace(correct=0, failures=0), 1)
     altered_MN, label = stored[0].copy(), stored[1][17]
     is_right = arrays["predictions"][3, 0] == label

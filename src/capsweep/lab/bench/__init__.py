@@ -1,8 +1,8 @@
 """The benchmarks of `make bench`: measured numbers beside their bars, as tables or on a page.
 
 A bar is a limit that a number must keep. A benchmark is a function `measure_NAME(is_quick)` in a
-module of this package, which returns a BenchReport. With `is_quick`, sizes are tiny: this only
-shows that the benchmark runs.
+module of this package, which returns a BenchReport. With `is_quick`, sizes are tiny, to test only
+that the benchmark runs.
 """
 
 import os
@@ -110,9 +110,9 @@ class BenchReport:
     def judge_worst(
         self, column: str, unit: str, bar: float | None, at_least: bool = False
     ) -> None:
-        """Add the worst number of a column with its bar; add nothing if the column has no numbers.
+        """Add the worst number of a column with a bar; add nothing if the column has no numbers.
 
-        The new number is named by the column, and by the values before the first float of its row.
+        The name of the new number has the column, and the values before the first float in the row.
 
         Args:
             column: Name of the column in the rows.
@@ -131,8 +131,8 @@ class BenchReport:
         """Return the report as a list in Markdown, for a page.
 
         The list has the numbers with a bar. For each case with several candidates it also has an
-        item for each column, with the numbers of all candidates. Columns of DETAILS, and columns
-        with the same value in all rows, are left out.
+        item for each column, with the numbers of all candidates. Columns of DETAILS are left out,
+        and so are columns with the same value in all rows.
         """
         lines = [one.as_line() for one in self.numbers if one.bar is not None]
         for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):

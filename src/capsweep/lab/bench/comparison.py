@@ -63,7 +63,9 @@ def compare(
     budget: float,
     threads: int = bench.THREADS,
 ) -> None:
-    """Measure candidates; add a row for each that agrees with its reference, a fault for others.
+    """Measure candidates, and add a row to the report for each candidate.
+
+    A candidate whose results differ from its reference gets a fault instead of a row.
 
     In the rows, `peak MB` is the peak memory: the resident memory of the process, or on a GPU the
     reserved memory. `extra MB` is the growth of this peak in the calls after the warm-up.
@@ -105,7 +107,7 @@ def compare(
 
 
 def check_parity(expected: Results, results: Results, tolerance: float) -> float:
-    """Return the largest error of the results.
+    """Check that results agree with the expected results, and return the largest error.
 
     Raises:
         ValueError: The error is above the tolerance.
@@ -119,7 +121,8 @@ def check_parity(expected: Results, results: Results, tolerance: float) -> float
 def find_largest_error(expected: Results, results: Results) -> tuple[str, float]:
     """Return the name of the tensor with the largest error, and that error.
 
-    The error is infinite if a value is not finite.
+    The error of a tensor is its largest difference from the expected tensor, divided by the largest
+    expected value. It is infinite if a value is not finite.
 
     Raises:
         KeyError: A tensor is missing in the results.
@@ -131,7 +134,7 @@ def find_largest_error(expected: Results, results: Results) -> tuple[str, float]
 
 
 def _find_error(expected: Any, actual: Any) -> float:
-    """Return the error of a tensor, as the module defines it.
+    """Return the largest difference of two tensors, divided by the largest expected value.
 
     Raises:
         ValueError: The tensor has another shape than expected.
@@ -189,7 +192,7 @@ def _prepare_candidate(candidate: Candidate, threads: int) -> Results:
 
 
 def _warm_up() -> None:
-    """Call the candidate until steps are captured and memory is allocated; reset memory's peak."""
+    """Call the candidate until its steps are captured; then start to measure the peak memory."""
     for _ in range(1 + CHECKED):
         _prepared[0]()
     devices.start_memory_peak()

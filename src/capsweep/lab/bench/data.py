@@ -2,7 +2,7 @@
 
 Images have the size of MNIST. They show noise or the small digits of `dataset.source=digits`,
 because the speed does not depend on the pixels. Each rate comes from the median time of several
-calls; the calls to compare take turns.
+calls. Calls that are compared take turns.
 
 Shape letters: N examples, C H W image.
 """

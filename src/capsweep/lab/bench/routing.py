@@ -40,7 +40,7 @@ TOLERANCE = 1e-3  # for float32, because the gradient of the weights is a sum ov
 def route_by_textbook(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
     """Route by procedure 1 of "Dynamic Routing Between Capsules", line by line.
 
-    The last iteration also updates the logits, as the paper prints it.
+    The last iteration also updates the logits, as in the printed procedure.
     """
     weight_1IJDP, pose_BI1P1 = votes.weight_IJDP[None], votes.pose_BIP[:, :, None, :, None]
     votes_BIJD = torch.matmul(weight_1IJDP, pose_BI1P1).squeeze(-1)

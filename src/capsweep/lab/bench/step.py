@@ -1,4 +1,4 @@
-"""Speed of whole training steps, compared with public code. Routing variants are compared as well.
+"""Speed of whole training steps. They are compared with public code and between routing variants.
 
 The networks are the CapsNet of the paper, all networks with large convolutions, and matrix capsules
 with EM routing. On a GPU, steps are captured as CUDA graphs, unless the name of the candidate

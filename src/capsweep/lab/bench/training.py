@@ -153,7 +153,7 @@ def compute_expected(
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
 ) -> Results:
-    """Compute the reference results of a network. All ways to train it must agree with them."""
+    """Compute the reference results of a network, which are compared with all ways to train."""
     return StepTraining(Way(network, REFERENCE), images, dtype, device).compute_results()
 
 
@@ -177,7 +177,7 @@ def list_compared(precision: str) -> dict[str, Way]:
 
 
 def measure_parity(is_quick: bool = False) -> BenchReport:
-    """Measure the errors of each network in each precision; compare the worst with their bars."""
+    """Measure the errors of each network in each precision, and compare the worst with the bars."""
     report, images = BenchReport(), 2 if is_quick else 8
     for precision, bars in BARS.items():
         columns = [f"error of {kind} in {precision}" for kind in ("outputs", "gradients")]

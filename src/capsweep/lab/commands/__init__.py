@@ -1,9 +1,10 @@
-"""The commands of the laboratory. The program finds them by searching this folder for modules.
+"""The commands of the laboratory. `capsweep` finds them by listing the modules of this folder.
 
-A module has `COMMANDS`, {name: (help text in one line, options)}, and a function `run_NAME(parsed)`
-for each command, or one function `run(parsed)` for all, which reads `parsed.command`. A package is
-a group of commands, and its `TEXT` is the help text of the group. `capsweep --help` imports all
-modules, so they import torch and numpy only inside functions.
+A module has `COMMANDS`, {name: (help text in one line, options)}. For each command, the module has
+a function `run_NAME(parsed)`. Instead, a module can have one function `run(parsed)` for all its
+commands, which reads `parsed.command`. A package is a group of commands, and the package's `TEXT`
+is the help text of the group. `capsweep --help` imports all modules, so they import torch and numpy
+only inside functions.
 """
 
 import argparse

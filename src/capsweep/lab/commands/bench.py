@@ -42,7 +42,7 @@ def run_bench(parsed: argparse.Namespace) -> int:
 
     names = parsed.names or [name for name in BENCHES if name != ON_REQUEST]
     if unknown := [name for name in names if name not in BENCHES]:
-        raise UserError(f"bench {', '.join(unknown)}: have {', '.join(BENCHES)}")
+        raise UserError(f"bench {', '.join(unknown)}: no such name; have {', '.join(BENCHES)}")
     suffix, where = "-quick" if parsed.quick else "", " on a GPU" if bench.is_gpu() else ""
     page: Path | None = parsed.publish
     for name in names:

@@ -32,7 +32,7 @@ from capsweep.model.capsules import NetworkOutput
 from capsweep.runtime.terminal import count_of
 
 LENGTH_EPS = 1e-6  # lengths are clipped this far from 0 and 1, so that logits stay finite
-PGD_REACH = 2.5  # sum of PGD's steps, in eps: enough to cross the ball
+PGD_REACH = 2.5  # sum of PGD's steps, in units of eps; enough to cross the ball
 BATCH = 100  # examples attacked together; random starts are drawn for each batch
 EPS_SCALE = "input"  # written to files: eps is in units of the network's input
 UNIT_RANGE, PIXEL_RANGE, UNBOUNDED = "[0, 1]", "0 to 255 before standardisation", "none"
@@ -45,9 +45,11 @@ class Attack:
     """An attack method with its budget.
 
     Attributes:
-        method: `fgsm`, `bim` or `pgd`.
+        method: `fgsm` (one step), `bim` (several steps), or `pgd` (several steps from random
+            starts).
         eps: Largest change of an input value.
-        targeted: Whether the attacker wants a certain wrong class; otherwise any wrong class.
+        targeted: Whether the attacker wants a certain wrong class. Otherwise any wrong class is a
+            success.
         steps: Number of gradient steps; 1 for FGSM.
         restarts: Number of starts; 1 for FGSM and BIM.
         seed: Seed of the random starts.
@@ -68,11 +70,11 @@ class Attack:
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """The rules of an attack: which images it changes, within which bounds, and what is a success.
+    """The rules of an attack: the images, the bounds of their changed values, and the aim.
 
     Attributes:
         images_BCHW: The unchanged images.
-        classes_B: True classes, or the wanted classes of a targeted attack.
+        classes_B: True classes of the images. In a targeted attack, the wanted classes.
         low: Lower bound of changed values, which broadcasts to the images.
         high: Upper bound of changed values, which broadcasts to the images.
         bounds: Both bounds in words.
@@ -87,12 +89,12 @@ class ThreatModel:
     targeted: bool = False
 
     def select_images(self, index_B: Tensor) -> "ThreatModel":
-        """Return the threat model of some of the examples."""
+        """Return the threat model of the examples with the given indices."""
         names = ("images_BCHW", "classes_B", "low", "high")
         return replace(self, **{name: getattr(self, name)[index_B] for name in names})
 
     def clip_images(self, images_BCHW: Tensor, eps: float) -> Tensor:
-        """Clip images to the ball of radius `eps` around the unchanged ones, then to the bounds."""
+        """Clip images to the ball of radius `eps` around the unchanged images and to the bounds."""
         lowest = (self.images_BCHW - eps).maximum(self.low)
         return images_BCHW.clamp(lowest, (self.images_BCHW + eps).minimum(self.high))
 
@@ -136,8 +138,8 @@ class AttackCount(NamedTuple):
     Attributes:
         successes: Number of successful tries.
         tries: Number of tries.
-        flat: Number of tries whose loss has no gradient at all at the image, so that no step has a
-            direction.
+        flat: Number of tries in which the gradient of the loss is 0 at the unchanged image. Then
+            steps have no direction.
     """
 
     successes: int
@@ -173,9 +175,9 @@ def _describe_attacks(contents: Sequence[Content]) -> list[str]:
         rate = "success rate of attacks with each of the other classes in turn, mean over all tries"
     bounds = ", ".join(dict.fromkeys(content["bounds"] for content in contents))
     notes = [
-        "clean: test accuracy of the unchanged images, checked against the predictions that each "
+        "clean: test accuracy on the unchanged images, checked against the predictions that each "
         f"cell stored. eps: {rate} if no value changes by more than eps; the attacker may leave an "
-        "image unchanged. A stronger attack could find more.",
+        "image unchanged. A stronger attack could succeed more often.",
         f"eps is in units of the network's input; bounds of changed values: {bounds}.",
     ]
     for method, of in {result["method"]: result for result in results}.items():
@@ -193,8 +195,9 @@ def attack_cell(cell: TrainedCell, options: Namespace) -> Iterator[tuple[str, Co
     """Attack a cell with each method.
 
     Yields:
-        Name and content of a file for `evals/`, for each method. The content has the counts of its
-        attacks, and the accuracy under attack, or the success rate of targeted attacks.
+        Name and content of a file for `evals/`, for each method. The content has the counts and the
+        accuracy under attack for each eps. For targeted attacks it has the success rate instead of
+        the accuracy.
 
     Raises:
         UserError: The images show several classes, or the network does not reproduce the stored
@@ -221,14 +224,14 @@ def attack_cell(cell: TrainedCell, options: Namespace) -> Iterator[tuple[str, Co
 
 
 def make_attack(method: str, eps: float, options: Namespace, seed: int) -> Attack:
-    """Return an attack with the steps and restarts that its method allows."""
+    """Return an attack. FGSM always has one step, and only PGD can have several restarts."""
     steps = 1 if method == "fgsm" else options.steps
     restarts = options.restarts if method == "pgd" else 1
     return Attack(method, eps, options.targeted, steps, restarts, seed)
 
 
 def _measure_attack(cell: TrainedCell, attack: Attack, examples: int) -> dict[str, Any]:
-    """Attack a cell batch by batch; return the attack's budget, its counts and its rate."""
+    """Attack a cell in batches; return the budget, counts and rate of the attack as plain data."""
     counts = [
         count_successes(cell, make_threat_model(cell, part), attack, part.start)
         for part in split_range(examples, BATCH)
@@ -277,10 +280,10 @@ def count_successes(
 
 
 def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> Tensor:
-    """Return the images [B, C, H, W] from which an attack starts: random ones for PGD.
+    """Return the images [B, C, H, W] from which an attack starts: for PGD random, else unchanged.
 
-    They depend only on seed, restart and first example. So an attack with more restarts has all
-    starts of an attack with fewer, and others.
+    The random numbers depend only on the seed, the restart and the first example. So an attack with
+    more restarts also uses all starts of an attack with fewer restarts.
     """
     if attack.method != "pgd":
         return model.images_BCHW
@@ -304,8 +307,8 @@ def perturb_images(
 def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Tensor:
     """Return the direction [B, C, H, W] in which the attacker changes the images.
 
-    It is the gradient of the loss of the true classes, or the negative gradient of the loss of the
-    wanted classes.
+    In an untargeted attack, this is the gradient of the loss of the true classes. In a targeted
+    attack, it is the negative gradient of the loss of the wanted classes.
     """
     images_BCHW = images_BCHW.detach().requires_grad_()
     with torch.enable_grad():
@@ -319,8 +322,8 @@ def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Te
 def find_logits(output: NetworkOutput) -> Tensor:
     """Return scores [B, N] that do not saturate.
 
-    They are the network's own logits if it has any. For class capsules, they are the logits of the
-    lengths. Otherwise they are the scores.
+    If the network has logits, these are returned. If it has class capsules, the logits of the
+    capsule lengths are returned. Otherwise the scores are returned.
     """
     if output.logits_BN is not None:
         return output.logits_BN.float()

@@ -32,12 +32,13 @@ ENSEMBLE_NOTE = (
 CROPS_FILE = "multicrop.json"
 CROPS_NOTE = (
     "single crop: test error of the central crop, as each cell stored it. 13 crops: test error of "
-    "the average scores of it and the crops 1, 2 and 3 pixels away along both diagonals."
+    "the average scores of the central crop and of the 12 crops that are 1, 2 and 3 pixels away "
+    "along both diagonals."
 )
 
 
 def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
-    """Publish a table of ensemble errors; the networks of all seeds of a row are an ensemble."""
+    """Publish a table of ensemble errors. The networks of all seeds of a row form an ensemble."""
     lines, published = [], []
     for group, names in cells.evaluate_points(lambda point: point.cell.signature):
         members = {name: load_predictions(cells.ledger, name) for name in names}
@@ -60,8 +61,8 @@ def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
 def find_ensemble_errors(members: Mapping[str, Predictions]) -> np.ndarray:
     """Return which examples [M] an ensemble classifies wrongly, from stored scores.
 
-    The members' scores of an example are added, which ranks classes by their average capsule
-    length. No network is run.
+    The members' scores of an example are added. So classes are ranked by their average score, which
+    is the average length of their capsules in capsule networks. The networks are not run.
 
     Args:
         members: Predictions of each cell, by signature.
@@ -84,7 +85,7 @@ def measure_error(name: str, predictions: Predictions) -> float:
     """Return the test error of one member.
 
     Raises:
-        UserError: Its stored scores are not valid predictions.
+        UserError: The stored scores of the member are not valid predictions.
     """
     try:
         return float(find_wrong(*predictions).mean())
@@ -95,7 +96,7 @@ def measure_error(name: str, predictions: Predictions) -> float:
 def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
     """Test every cell on 13 crops of each image, and publish a table of the errors.
 
-    Each cell gets a file in its `evals/`.
+    The errors of each cell are stored in its `evals/`.
     """
     lines = []
     for group, of_cells in cells.evaluate_networks(

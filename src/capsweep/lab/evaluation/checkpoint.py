@@ -27,20 +27,21 @@ from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong
 from capsweep.training import build, devices
 
-# Overrides that belong to the machine of the training: its places, its devices (older cells could
-# have several), and kernels that only some devices have.
+# Overrides that belong to the machine on which a cell was trained: its folders, its devices (older
+# cells could have several), and kernels that only some devices have.
 MACHINE_KEYS = ("places.", "resources.", "trainer.devices=", "routing.impl=")
-TIE_GAP = 1e-3  # of the highest score; with a smaller gap, another device may decide otherwise
+# Fraction of the highest score. If scores differ by less, another device may choose another class.
+TIE_GAP = 1e-3
 
 
 class Retest(NamedTuple):
     """The result of testing a trained network again.
 
     Attributes:
-        examples: Number of test examples; they are the first ones.
+        examples: Number of tested examples, counted from the first test example.
         wrong: Number of examples that the network classifies wrongly.
-        ties: Number of near ties that are right only now or only in the stored predictions; see
-            `TrainedCell.count_ties`.
+        ties: Number of examples that are now right and were wrong in the stored predictions, or the
+            reverse. All are near ties: two classes have almost the same score.
     """
 
     examples: int
@@ -54,7 +55,8 @@ class TrainedCell:
 
     Attributes:
         name: Signature of the cell.
-        config: Science of the cell, completed by the locations of its data on this machine.
+        config: Science of the cell (the settings that decide its numbers), with the locations of
+            its data on this machine.
         network: Network with trained, frozen weights, in evaluation mode.
         test: Test examples, prepared as in training.
         stored: Predictions that the cell stored after its test.
@@ -69,19 +71,19 @@ class TrainedCell:
     train: EvaluatedSplit | None = None
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
-        """Return the network's output, in the precision of its training and test.
+        """Return the network's output, in the precision in which the cell was trained and tested.
 
         TF32 is replaced by float32 if the device has no TF32.
         """
         precision, device = self.config["precision"], self.test.device
-        devices.allow_tf32(precision == "tf32")  # cells with other precisions may take turns
+        devices.allow_tf32(precision == "tf32")  # the last cell may have another precision
         mixed = precision == "bf16-mixed"
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed):
             return self.network(images_BCHW, **options)
 
     @cached_property
     def parts(self) -> EvaluationParts:
-        """The evaluation of batches in parts that fit into memory."""
+        """An object that evaluates batches in parts that fit into memory."""
         return EvaluationParts(self.config["batch_size"])
 
     def predict_batch(self, batch: Batch) -> Tensor:
@@ -102,7 +104,8 @@ class TrainedCell:
         """Test the network again, and check that it reproduces its stored predictions.
 
         Args:
-            examples: Number of test examples, the first ones; None: all that it was tested on.
+            examples: Number of test examples, counted from the first; None: all examples on which
+                the cell was tested.
 
         Raises:
             UserError: An example that is no near tie is classified differently; the error names the
@@ -115,14 +118,15 @@ class TrainedCell:
         return Retest(count, int(find_wrong(scores_MN, labels).sum()), ties)
 
     def count_ties(self, predictions: Predictions, index: Any) -> int:
-        """Count test examples that only one of the new and the stored predictions gets right.
+        """Count test examples that are right in only one of two predictions: the new or the stored.
 
-        All of them must be near ties: the stored scores of the last predicted class and of the next
-        one differ by at most TIE_GAP times the highest score.
+        All counted examples must be near ties. In a near tie, the stored scores of the lowest
+        predicted class and of the highest class that is not predicted differ by at most TIE_GAP
+        times the highest score.
 
         Args:
             predictions: New scores and labels of some test examples.
-            index: Slice or list of numbers, which says which test examples these are.
+            index: Position of these examples among the test examples, as a slice or a list.
 
         Raises:
             UserError: The labels differ, or a counted example is no near tie; the error names the
@@ -147,7 +151,7 @@ class TrainedCell:
 
 @dataclass
 class CellLoader:
-    """An object that loads finished cells onto a device. It keeps the data set of the last cell.
+    """An object that loads finished cells onto a device, and keeps the data set of the last cell.
 
     Attributes:
         ledger: Ledger of the cells.
@@ -165,12 +169,12 @@ class CellLoader:
 
         Args:
             name: Signature of the cell.
-            logistics: Configuration that says where the files of the data set are; None: compose it
-                from the overrides that the cell was run with.
+            logistics: Configuration with the locations of the data set's files; None: compose the
+                configuration from the overrides with which the cell was run.
 
         Raises:
-            UserError: The cell is not finished, or its settings, weights or data do not fit the
-                present code or data; the error names the cell and the cure.
+            UserError: The cell is not finished, or the present code does not accept its settings or
+                weights, or the data has changed; the error names the cell and says what to do.
             DamageError: A file of the cell is missing.
         """
         if (result := self.ledger.read_result(name)) is None:
@@ -230,11 +234,11 @@ class CellLoader:
         return network.to(self.device).eval().requires_grad_(False)
 
     def _load_splits(self, config: Mapping[str, Any]) -> PreparedSplits:
-        """Return the data set of a configuration; read it unless the last cell had the same."""
+        """Return the data set of a configuration; read it if the last cell had another data set."""
         dataset = config["dataset"]
         key = json.dumps(dataset, sort_keys=True)
         if self._splits is None or self._splits[0] != key:
-            self._splits = None  # frees memory before the next is read
+            self._splits = None  # frees memory before the next data set is read
             self._splits = key, build.load_splits(config, str(self.data), self.device)
         return self._splits[1]
 
@@ -255,7 +259,7 @@ def find_device(name: str) -> torch.device:
 
 
 def iterate_batches(split: EvaluatedSplit, count: int, at_once: int) -> Iterator[Batch]:
-    """Yield the first `count` examples of a split, or all it has, in batches of `at_once`."""
+    """Yield batches of `at_once` examples: the first `count` of a split, or all if it has fewer."""
     return map(split.evaluation_batch, split_range(min(count, len(split)), at_once))
 
 
@@ -265,7 +269,7 @@ def split_range(count: int, size: int) -> Iterator[slice]:
 
 
 def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the science, completed by the logistics that stand inside its sections."""
+    """Return a copy of the science with the logistics that belong inside its sections."""
     config = copy.deepcopy(dict(science))
     for path in LOGISTICS_INSIDE:
         section, _, key = path.rpartition(".")

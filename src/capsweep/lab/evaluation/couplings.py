@@ -2,19 +2,22 @@
 
     entropy       H(c) / ln n                  1 for equal shares among n choices
     polarisation  (max c - 1/n) / (1 - 1/n)    0 for equal shares, 1 if one choice has everything
-    variety       variance of couplings between images / their variance over images and links
-    dead          share of parents whose activation stays below DEAD
-    trees         distinct parse trees / images; a tree is the largest coupling of every child
+    variety       variance of couplings between images / variance over images and links
+    dead          share of parents whose activation stays below DEAD on all images
+    trees         number of distinct parse trees / number of images
 
-A child's couplings are its shares among its choices. Its choices are all its parents, of all types
-at all positions above it. With none-of-the-above it has one more choice, which is no parent. Some
+A parse tree is the set of the largest couplings of all children in an image.
+
+A child's couplings are its shares among its choices. A child's choices are all its parents, of all
+types at all positions above the child. With none-of-the-above, "no parent" is one more choice. Some
 routings divide each child several times (`routing.norm`): among the types at each position, or
 among the positions for each type. Then a child has several distributions. A child with a single
 parent has no choice, and a child without parents has no shares.
 
-All measures are of the last iteration. Entropy and polarisation are means over images and over the
-distributions that have a choice. For these two and for trees, couplings that do not sum to 1 are
-divided by their sum over the parents at a position, and negative ones count as 0.
+All measures use the couplings of the last iteration. Entropy and polarisation are means over images
+and over the distributions with at least two choices. For entropy, polarisation and trees, couplings
+that do not sum to 1 are divided by their sum over the parents at a position, and negative couplings
+count as 0.
 
 Shape letters: B images, M parent positions, K kernel offsets, N child positions, I child types, L =
 K I children below a position, J parent types, E = M L J links of an image, G distributions.
@@ -34,8 +37,8 @@ from capsweep.lab.evaluation.traces import RoutedCell
 from capsweep.model.matrix_capsnet import MatrixCapsules
 from capsweep.model.routing import CouplingRule, ReceptiveFields
 
-DEAD = 0.01  # a parent is dead if its activation stays below this
-ROUNDING = 1e-6  # relative differences of couplings below this are rounding of float32
+DEAD = 0.01  # a parent is dead if its activation is below this in all images
+ROUNDING = 1e-6  # smaller relative differences of couplings come from rounding in float32
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,11 @@ class Children:
     """The children of a routed layer, and how they divide themselves among their parents.
 
     Attributes:
-        rule: Set of parents that share a child, and whether there is none-of-the-above.
+        rule: Set of parents that share a child, and whether a share may also go to no parent.
         fields: Which children are below which parents; None if all parents are at one position.
-        shape: M, L and J of the couplings.
-        has_sum: Whether couplings sum to 1. If not, the measures divide them by their sum over the
-            types at each position.
+        shape: Numbers of parent positions, children below a position, and parent types.
+        has_sum: Whether the couplings of a child sum to 1. If not, the measures divide couplings by
+            their sum over the types at each position.
     """
 
     rule: CouplingRule
@@ -84,19 +87,18 @@ class Children:
 
     @property
     def choices(self) -> np.ndarray:
-        """The numbers of choices of those distributions that have at least two."""
+        """The number of choices of each distribution that has at least two choices."""
         return self.num_choices[self.has_choice]
 
     def measure(self, coupling_BMLJ: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Compute entropy and polarisation of each distribution with a choice, for each image.
+        """Compute entropy and polarisation of each distribution with at least two choices.
 
         Args:
             coupling_BMLJ: Couplings of one iteration.
 
         Returns:
-            Entropies in nats, and polarisations, for each image and distribution. A polarisation
-            says how far the largest share is from an equal one: 0 for equal shares, 1 if one choice
-            has everything.
+            Entropies in nats, and polarisations, for each image and distribution. The polarisation
+            is 0 for equal shares, and 1 if one choice has everything.
         """
         coupling_BE = self._divide(coupling_BMLJ).double().flatten(1)
         total_BG = self._combine(coupling_BE, "sum")
@@ -116,7 +118,7 @@ class Children:
         return entropy_BG.clip(0, np.log(self.choices)), polarisation_BG.clip(0, 1)
 
     def mark_largest(self, coupling_BMLJ: Tensor) -> Tensor:
-        """Return whether each coupling [B, E] is the largest of its distribution, ties included."""
+        """Return whether each coupling [B, E] is a largest one of its distribution (ties count)."""
         coupling_BE = self._divide(coupling_BMLJ).flatten(1)
         return coupling_BE == self._combine(coupling_BE, "amax")[:, self.distributions[0]]
 
@@ -124,7 +126,7 @@ class Children:
         return coupling_BMLJ.cpu() if self.has_sum else divide_by_sum(coupling_BMLJ.cpu())
 
     def _combine(self, value_BE: Tensor, how: str) -> Tensor:
-        """Reduce values of links to one for each distribution [B, G], by `sum` or `amax`."""
+        """Return the sum or maximum (`amax`) of the links' values for each distribution [B, G]."""
         distribution_E, count = self.distributions
         empty_BG = value_BE.new_zeros(len(value_BE), count)
         index_BE = distribution_E.expand_as(value_BE)
@@ -132,11 +134,11 @@ class Children:
 
 
 def find_children(layer: Any, shape: Sequence[int]) -> Children:
-    """Return the children of a routed layer.
+    """Return how the children of a routed layer divide themselves among their parents.
 
     Args:
-        layer: A layer of a network.
-        shape: M, L and J of its couplings.
+        layer: A layer that routes.
+        shape: Numbers of parent positions, children below a position, and parent types.
     """
     rule, fields = getattr(layer.routing, "coupling_rule", None), None
     if isinstance(layer, MatrixCapsules) and len(layer.child_MK) > 1:
@@ -148,7 +150,7 @@ class LinkSpread:
     """Mean and variance of each link's coupling over images, computed in float64.
 
     Args:
-        shape: M, L and J of the couplings.
+        shape: Numbers of parent positions, children below a position, and parent types.
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
@@ -157,9 +159,9 @@ class LinkSpread:
         self.squares_MLJ = torch.zeros(*shape, dtype=torch.float64)  # sums of squared deviations
 
     def add_images(self, coupling_BMLJ: Tensor) -> None:
-        """Add a batch of images.
+        """Add the couplings of a batch of images.
 
-        The parallel form of Welford's sums avoids cancellation.
+        The batch is merged by the parallel form of Welford's method, which avoids cancellation.
         """
         coupling_BMLJ = coupling_BMLJ.cpu().double()
         mean_MLJ, images = coupling_BMLJ.mean(dim=0), len(coupling_BMLJ)
@@ -171,7 +173,7 @@ class LinkSpread:
 
     @property
     def variety(self) -> float | None:
-        """The share of the variance that is between images; None if all couplings are equal."""
+        """The variance between images / the total variance; None if all couplings are equal."""
         between = float(self.squares_MLJ.mean()) / self.count
         total = between + float(self.mean_MLJ.var(correction=0))
         is_equal = total <= (ROUNDING * float(self.mean_MLJ.abs().mean())) ** 2
@@ -183,7 +185,7 @@ class LayerMeasures:
 
     Args:
         layer: A layer that routes.
-        shape: M, L and J of its couplings.
+        shape: Numbers of parent positions, children below a position, and parent types.
     """
 
     def __init__(self, layer: Any, shape: Sequence[int]) -> None:
@@ -195,7 +197,7 @@ class LayerMeasures:
         self.sums, self.count = np.zeros(2), 0  # sums of relative entropies and of polarisations
 
     def add_images(self, coupling_BMLJ: Tensor, act_BJ: Tensor) -> None:
-        """Add a batch of images: their couplings, and the activations of all M J parents."""
+        """Add the couplings of a batch of images, and the activations of all M J parents."""
         self.links.add_images(coupling_BMLJ)
         self.largest_J = torch.maximum(self.largest_J, act_BJ.amax(dim=0).cpu())
         bits = np.packbits(self.children.mark_largest(coupling_BMLJ).numpy(), axis=1)
@@ -205,7 +207,7 @@ class LayerMeasures:
         self.count += entropy_BG.size
 
     def summarise(self) -> dict[str, float | None]:
-        """Return the measures by name; None for those that the layer does not have."""
+        """Return the measures by name. A measure is None if the layer does not have it."""
         is_dead_J = (self.largest_J < DEAD).double()
         means = (self.sums / self.count).tolist() if self.count else (None, None)
         return {
@@ -244,9 +246,9 @@ def measure_layers(routed: RoutedCell) -> dict[str, LayerMeasures]:
 
 @contextmanager
 def record_activations(layers: Mapping[str, Any]) -> Iterator[Mapping[str, Tensor]]:
-    """Record the latest activations [B, M J] of each layer, for the block.
+    """Record the latest activations [B, M J] of each layer inside the block.
 
-    Hooks on the routings do this, because not all variants trace their activations.
+    Forward hooks record the activations, because not all routing variants write them to the trace.
     """
     last: dict[str, Tensor] = {}
     with ExitStack() as hooks:

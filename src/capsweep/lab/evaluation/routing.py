@@ -1,8 +1,8 @@
 """What the routing of a trained cell does for its predictions: `capsweep eval routing`.
 
-The couplings are measured (see `couplings`), and test errors are compared: as trained; with the
-couplings of every layer frozen to their mean over training images, so that they do not depend on
-the image; and with other numbers of iterations than in training.
+The couplings are measured (see `couplings`), and the test error of the cell is computed in three
+ways: as trained; with frozen couplings; and with other numbers of iterations than in training.
+Frozen couplings are the mean over training images, so they are the same for every test image.
 
 Shape letters: B images, M parent positions, L children below one, J parent types.
 """
@@ -35,8 +35,8 @@ from capsweep.statistics.examples import find_wrong, predict_classes
 ITERATIONS = (1, 2, 3, 5, 10)
 WITHOUT_SUM = (
     "Couplings of some routings do not sum to 1 (normalisers sigmoid and max_min, self_attention). "
-    "Their entropy, polarisation and trees are of couplings divided by their sum over the parents "
-    "at each position; negative ones count as 0."
+    "For their entropy, polarisation and trees, couplings are divided by their sum over the "
+    "parents at each position, and negative couplings count as 0."
 )
 
 
@@ -83,8 +83,8 @@ class FrozenRouting(nn.Module):
     """A routing with fixed couplings, which are the same for every image.
 
     Args:
-        routing: Routing variant that has `form_parents`.
-        coupling_MLJ: Couplings to use.
+        routing: Routing of the layer. Its method `form_parents` is used.
+        coupling_MLJ: The fixed couplings.
     """
 
     def __init__(self, routing: nn.Module, coupling_MLJ: Tensor) -> None:
@@ -93,7 +93,7 @@ class FrozenRouting(nn.Module):
         self.coupling_MLJ = coupling_MLJ
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Form the parents from the votes with the fixed couplings; there is no trace."""
+        """Form the parents from the votes with the fixed couplings. A trace is never recorded."""
         pose_BMLP = votes.local_poses()
         coupling_MLJ = self.coupling_MLJ.to(pose_BMLP.device)
         return self.routing.form_parents(votes, coupling_MLJ.expand(len(pose_BMLP), -1, -1, -1))
@@ -132,8 +132,8 @@ def measure_error(predictions: Predictions) -> float | None:
 def measure_frozen(routed: RoutedCell) -> float | None:
     """Return the test error with couplings frozen to their mean over training images.
 
-    The mean is over the first training images, as many as there are test images. The result is None
-    for a routing without `form_parents`.
+    The mean is over the first `routed.examples` training images. The result is None for a routing
+    without `form_parents`.
     """
     if not all(hasattr(layer.routing, "form_parents") for layer in routed.layers.values()):
         return None
@@ -154,7 +154,7 @@ def average_couplings(routed: RoutedCell, split: EvaluatedSplit) -> dict[str, Te
 
 @contextmanager
 def freeze_couplings(routed: RoutedCell, couplings: Mapping[str, Tensor]) -> Iterator[None]:
-    """Make the layers route with these couplings [M, L, J], for the block."""
+    """Make the layers route with fixed couplings [M, L, J] inside the block."""
     before = {name: layer.routing for name, layer in routed.layers.items()}
     try:
         for name, layer in routed.layers.items():
@@ -170,13 +170,13 @@ def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:
 
     Returns:
         A list of {`iterations`, `changed`, `error`}, or None for a routing without iterations.
-        `changed` is the share of images whose predicted classes are not those of the trained number
-        of iterations. It and `error` are None if a score is not finite.
+        `changed` is the share of images that get other predicted classes than with the trained
+        number of iterations. `changed` and `error` are None if a score is not finite.
     """
     trained = routed.cell.config["routing"].get("num_iters")
     if trained is None:
         return None
-    # The number of training comes last, so that the network keeps it.
+    # The number of iterations in training comes last, so that the network keeps this number.
     predictions = {number: _predict_with(routed, number) for number in (*ITERATIONS, int(trained))}
     scores_MN, labels = predictions[trained]
     shown = labels.reshape(len(labels), -1).shape[1]

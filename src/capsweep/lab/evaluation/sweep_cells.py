@@ -1,4 +1,4 @@
-"""The finished cells of a sweep, evaluated one after another into a table."""
+"""The evaluation of a sweep's finished cells, one after another, and the table of the results."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ Content: TypeAlias = dict[str, Any]  # what a file in `evals/` of a cell holds
 # Yields names and contents of files.
 EvaluateNetwork: TypeAlias = Callable[[TrainedCell], Iterable[tuple[str, Content]]]
 Evaluated: TypeAlias = list[tuple[CellGroup, list[Value]]]
-Line: TypeAlias = tuple[CellGroup, Sequence[str]]  # texts of a row, without coordinates
+Line: TypeAlias = tuple[CellGroup, Sequence[str]]  # a row's cells, and texts after coordinates
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class SweepCells:
     places: Places
 
     def make_loader(self, device: str) -> CellLoader:
-        """Return a loader of trained networks onto a device."""
+        """Return an object that loads cells of this ledger onto a device."""
         return CellLoader(self.ledger, self.places.data, find_device(device))
 
     def evaluate_points(self, evaluate: Callable[[Point], Value]) -> Evaluated[Value]:
         """Evaluate each distinct finished cell once.
 
         Args:
-            evaluate: Computes a value for a point of the grid.
+            evaluate: Function that computes a value for a point of the grid.
 
         Returns:
             Each group of cells with the values of its finished cells.
@@ -76,14 +76,14 @@ class SweepCells:
     ) -> Evaluated[list[Content]]:
         """Evaluate the network of each distinct finished cell once, and store the results.
 
-        Each content that `evaluate` yields becomes a file in `evals/` of its cell, with the device
-        and the hash of the code.
+        Each content that `evaluate` yields becomes a file in `evals/` of its cell. The device and
+        the hash of the code are added to the content.
 
         Args:
             device: Name of the device for the networks.
-            evaluate: Yields names and contents of files for a loaded cell.
+            evaluate: Function that yields names and contents of files for a loaded cell.
             kept: Name and record type of a file. If a cell has no weights, as in an imported
-                archive, this stored file is used instead of an evaluation.
+                archive, this stored file is used instead of an evaluation. None: evaluate all.
 
         Returns:
             Each group of cells with the contents of its finished cells.
@@ -93,7 +93,7 @@ class SweepCells:
         def evaluate_point(point: Point) -> list[Content]:
             name, contents = point.cell.signature, []
             if kept and (content := self._read_without_weights(name, *kept)):
-                print(f"{point.name}: no weights here; its stored {kept[0]} is used", flush=True)
+                print(f"{point.name}: no weights; the stored {kept[0]} is used", flush=True)
                 return [content]
             for file, content in evaluate(loader.load(name, point.cell.config)):
                 content |= {"device": str(loader.device), "code": code_identity.hash_package()}
@@ -106,7 +106,7 @@ class SweepCells:
         return self.evaluate_points(evaluate_point)
 
     def _read_without_weights(self, name: str, file: str, kind: type[Record]) -> Content | None:
-        """Return a stored evaluation if the cell has no weights to evaluate it again, else None."""
+        """Return a cell's stored evaluation; None if the cell has weights or no such file."""
         has_weights = transfer.WEIGHTS in self.ledger.list_files(name)
         stored = None if has_weights else self.ledger.read(name, f"{EVALUATIONS}/{file}")
         cure = "import the cell with its weights, and evaluate it again"
@@ -122,13 +122,13 @@ class SweepCells:
     ) -> None:
         """Print a table, and write it as NAME.md to the reports of the sweep.
 
-        A row has the coordinates of its group, then its texts. Notes say what was trained, by which
-        code and on which hardware, what failed, and what is stale.
+        A row has the coordinates of its group, then its texts. Further notes are added: what was
+        trained, by which code and on which hardware, what failed, and what is stale.
 
         Args:
             name: Name of the file, without extension.
             title: Title of the page.
-            header: Names of the columns behind the coordinates.
+            header: Names of the columns after the coordinates.
             lines: Group and texts of each row.
             notes: Paragraphs below the table.
         """
@@ -167,12 +167,12 @@ def count_seeds(group: CellGroup) -> str:
 def describe_seeds(
     group: CellGroup, contents: Sequence[Content], columns: Iterable[Sequence[float]]
 ) -> list[str]:
-    """Return the texts of a row: those below SEEDS_HEADER, then mean and deviation of each column.
+    """Return the texts of a row: seeds, examples, then mean and deviation of each further column.
 
     Args:
         group: Cells of the row.
-        contents: Evaluations of its finished cells.
-        columns: A list of fractions for each column, one for each finished cell.
+        contents: Evaluations of the finished cells in the row.
+        columns: For each further column, the fractions of the finished cells.
     """
     examples = max((content["examples"] for content in contents), default=None)
     return [count_seeds(group), format_value(examples), *map(format_percent, columns)]
@@ -182,8 +182,8 @@ def load_cells(parsed: argparse.Namespace) -> SweepCells:
     """Return the cells of the sweep that a command's words choose.
 
     Raises:
-        UserError: METRIC was typed, which evaluations do not have, or the cells used different
-            data.
+        UserError: METRIC was typed (evaluations have their own metrics), or the cells used
+            different data.
     """
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
     points = expand.set_accuracies(sweep, expand.expand_sweep(sweep))

@@ -18,7 +18,8 @@ from capsweep.lab.evaluation.checkpoint import TrainedCell, iterate_batches
 from capsweep.ledger.ledger import Predictions
 from capsweep.runtime.terminal import count_of
 
-NUMBERS_AT_ONCE = 2**25  # in traces: every vote, and two numbers for each vote and iteration
+# Largest total of numbers in the traces of a batch. Each vote has POSE + 2 T numbers.
+NUMBERS_AT_ONCE = 2**25
 POSE = 16  # numbers in a vote
 
 Trace = Sequence[Mapping[str, Tensor]]  # for each iteration of a layer, tensors by name
@@ -31,7 +32,7 @@ class RoutedCell:
     Attributes:
         cell: The trained cell.
         layers: Layers of its network that route, by name.
-        examples: Number of test images; they are the first ones.
+        examples: Number of test images to trace, counted from the first.
         iterations: Number of routing iterations.
     """
 
@@ -50,11 +51,10 @@ class RoutedCell:
     def trace_layers(self, split: EvaluatedSplit | None = None) -> Iterator[tuple[str, Trace]]:
         """Yield each layer's name and trace, batch after batch.
 
-        The network is left with `iterations` routing iterations.
+        The number of routing iterations in the network is set to `iterations`, also for later use.
 
         Args:
-            split: Its first examples are traced, at most `examples` of them; None: those of the
-                test.
+            split: Split whose first `examples` images are traced; None: the test split.
 
         Raises:
             NotApplicableError: The routing keeps no traces.
@@ -77,8 +77,7 @@ class RoutedCell:
         """Yield each layer's name and its couplings [B, M, L, J] by iteration, batch after batch.
 
         Args:
-            split: Its first examples are traced, at most `examples` of them; None: those of the
-                test.
+            split: Split whose first `examples` images are traced; None: the test split.
 
         Raises:
             NotApplicableError: The routing keeps no traces or has no couplings.
@@ -89,7 +88,7 @@ class RoutedCell:
             yield name, [iteration["coupling"] for iteration in trace]
 
     def predict_scores(self) -> Predictions:
-        """Return scores and labels of the test images, in batches as large as for traces."""
+        """Return scores and labels of the test images, computed in the same batches as traces."""
         return self.cell.predict_scores(self.examples, self.images_at_once)
 
     def describe_images(self) -> str:
@@ -101,7 +100,7 @@ class RoutedCell:
 
 
 def trace_images(cell: TrainedCell, images_BCHW: Tensor) -> Mapping[str, Trace | None]:
-    """Return the trace of each layer; an empty mapping if the network cannot trace."""
+    """Return the trace of each layer by name; empty if the network cannot record traces."""
     if "with_trace" not in inspect.signature(cell.network.forward).parameters:
         return {}
     with torch.no_grad():
@@ -109,11 +108,11 @@ def trace_images(cell: TrainedCell, images_BCHW: Tensor) -> Mapping[str, Trace |
 
 
 def find_routed(cell: TrainedCell, examples: int, iterations: int | None) -> RoutedCell:
-    """Return a cell with its layers that route.
+    """Find the routed layers of a cell, and return the cell with these layers, ready to be traced.
 
     Args:
         cell: The trained cell.
-        examples: Number of test images; at most all of them are used.
+        examples: Number of test images to trace; all if there are fewer.
         iterations: Number of routing iterations; None: as in training.
 
     Raises:

@@ -3,9 +3,9 @@
 Each variant is a file of this folder. The rest of the project makes a variant with `make_routing`
 and calls it as a `RoutingLayer`.
 
-A child is "below" a parent position when it lies in the receptive field of that position. One child
-position can be below several parent positions. The parents at all these positions then compete for
-the child, so its shares are spread over the local votes of all of them.
+A child is "below" a parent position if the child lies in the receptive field of that position. One
+child position can be below several parent positions. The parents at all these positions then
+compete for the child, so its shares are spread over the votes at all these positions.
 
 Shape letters: B batch, I children, J parents or parent types, D parent pose, M parent positions, K
 kernel offsets, N child positions, L = K I children below a parent position.
@@ -32,8 +32,8 @@ class Routed(NamedTuple):
     Attributes:
         pose_BJD: Poses of the parents.
         act_BJ: Activations of the parents, in 0..1.
-        coupling_BIJ: Couplings of the last iteration. None where the algorithm has no couplings, or
-            where a child does not vote for every parent.
+        coupling_BIJ: Couplings of the last iteration. None if the algorithm has no couplings, or if
+            a child does not vote for every parent.
         trace: One dictionary per iteration, when a trace was requested. It holds at least
             "coupling" [B, M, L, J], the weights of the votes, and "pose" [B, M, J, D].
         logit_BJ: Input of the sigmoid or softmax that computed `act_BJ`, for losses that must not
@@ -108,8 +108,8 @@ class LayerSizes(NamedTuple):
 class RoutingFactory(Protocol):
     """A callable that makes the routing of one layer.
 
-    Hydra makes it from `conf/routing/*.yaml` (`_partial_: true`): all options of the variant are
-    set, and only the sizes of the layer are missing.
+    Hydra makes the factory from `conf/routing/*.yaml` (`_partial_: true`). All options of the
+    variant are then set, and only the sizes of the layer are missing.
     """
 
     def __call__(self, *, sizes: LayerSizes) -> nn.Module:
@@ -121,8 +121,10 @@ class CouplingRule(NamedTuple):
     """The rule by which the children of a routing divide themselves among parents.
 
     Attributes:
-        norm: The set of parents that share a child, as in `coupling_softmax`.
-        none_of_the_above: Whether a share may also go to no parent.
+        norm: The set of parents that share a child. "all": the parents at all positions above the
+            child. "types": the parents at one position. "positions": the parents of one type at all
+            these positions.
+        none_of_the_above: Whether a share of each child may go to no parent.
     """
 
     norm: str = "all"
@@ -133,8 +135,8 @@ class RoutingLayer(nn.Module):
     """The routing of one layer: its learned parameters and its implementations.
 
     Each variant has a subclass, with one attribute for each argument that its implementations take
-    besides the votes. The signature of the implementation `reference` gives the names; an argument
-    that is learned is an `nn.Parameter`. Only `reference` can record a trace, and only it can use
+    besides the votes. The signature of the implementation `reference` gives the names of these
+    attributes. A learned argument is an `nn.Parameter`. Only `reference` can record a trace or use
     couplings that are given with the votes.
 
     Args:
@@ -143,9 +145,10 @@ class RoutingLayer(nn.Module):
 
     Attributes:
         used: Names of the implementations that have routed so far.
-        coupling_rule: How a child divides itself among parents. None where its couplings have no
-            fixed sum.
-        has_activations: Whether the variant computes activations of the parents. If not, all are 1.
+        coupling_rule: How a child divides itself among parents. None if the couplings of a child
+            have no fixed sum.
+        has_activations: Whether the variant computes activations of the parents. If not, all
+            activations are 1.
         reads_activations: Whether the variant reads the activations of the children.
         votes_kind: The only class of votes that the variant can route. None: all classes.
 
@@ -172,7 +175,7 @@ class RoutingLayer(nn.Module):
         return {name: getattr(self, name) for name in self.argument_names}
 
     def choose_impl(self, votes: Any) -> str:
-        """Return the name of the implementation that `auto` means for these votes.
+        """Return the name of the implementation that `auto` chooses for these votes.
 
         The choice may depend on the device of the votes.
         """
@@ -200,7 +203,8 @@ class RoutingLayer(nn.Module):
 
         Args:
             votes: Votes of the children.
-            coupling_BMLJ: Couplings that replace those of the variant, in every iteration.
+            coupling_BMLJ: Couplings that the variant uses in every iteration, instead of computing
+                them.
         """
         given = replace(votes, given_BMLJ=coupling_BMLJ)
         return self.impls["reference"](given, **self.get_arguments())
@@ -241,8 +245,8 @@ def describe_routing(network: nn.Module) -> str | None:
     """Describe which implementation routed the votes of a network, such as `auto: triton`.
 
     Returns:
-        The name of the implementation, after "auto: " where it was chosen automatically. None if
-        the network has no routing layer.
+        The name of the implementation; "auto: " comes before the name if it was chosen
+        automatically. None if the network has no routing layer.
     """
     layers = find_layers(network)
     if not layers:
@@ -269,8 +273,9 @@ def softmax_over_parents(logit: Tensor, none_of_the_above: bool, dim: int) -> Te
 
     Args:
         logit: Routing logits, of any shape.
-        none_of_the_above: Whether a share of each child may go to no parent: one more slot, whose
-            logit is always 0, takes it. The shares of a child then sum to less than 1.
+        none_of_the_above: Whether a share of each child may go to no parent. The softmax then has
+            one more slot for this share, with the logit 0. The shares for the parents then sum to
+            less than 1.
         dim: Axis of the parents.
 
     Returns:
@@ -296,18 +301,18 @@ def coupling_softmax(
             only.
         norm: The set of parents that share a child. "all": the parents of all types at all
             positions above the child. "types": the types at one position; each position has its own
-            softmax. "positions": the positions above the child; each type has its own softmax.
-            Where there is only one position, "positions" means the types, as in the last layer of
-            the authors' code of EM routing.
-        none_of_the_above: Whether a share of each child may go to no parent: one more slot, whose
-            logit is always 0, takes it.
+            softmax. "positions": the positions above the child; each type has its own softmax. If
+            there is only one position, "positions" means the same as "types", as in the last layer
+            of the authors' code of EM routing.
+        none_of_the_above: Whether a share of each child may go to no parent. The softmax then has
+            one more slot for this share, with the logit 0.
 
     Returns:
         Shares [B, M, L, J].
     """
     if fields is None or norm == "types":
         return softmax_over_parents(logit_BMLJ, none_of_the_above, dim=3)
-    # The largest logit of a child is subtracted before the exponential; it has no gradient.
+    # The largest logit of a child, without gradient, is subtracted before the exponential.
     largest_BMLE = logit_BMLJ.detach()
     if norm != "positions":
         largest_BMLE = largest_BMLE.amax(dim=3, keepdim=True)

@@ -8,19 +8,19 @@ couplings follow from the prior logits:
                                                          all images
     random      c_ij = r_ij / sum_k r_ik                 r_ij ~ U(0.8, 1.2)
 
-Where a child is below several positions, it divides itself among all parents above it. What dynamic
-routing gains over `static` is due to agreement in each image. The vote weights could absorb the
+A child below several positions divides itself among all parents at these positions. The gain of
+dynamic routing over `static` comes from agreement in each image. The vote weights could absorb the
 couplings of a control: the couplings change how the layer learns, not what it can compute.
 
 `random` is from Paik, Kwak, Kim 2019, "Capsule Networks Need an Improved Routing Algorithm". Its
 option `draw` is "anew", one draw per training step, or "fixed", one draw per layer. The paper draws
-in each routing iteration, but no iteration reads another, so only the last one is computed here.
-Draws in training come from torch's generator, which each epoch seeds with the cell's seed; all
-images of a batch share one draw. Tests and evaluations use the fixed draw, so that they can be
-repeated. The fixed draw is stored with the weights of the layer. It does not advance torch's
-generator, so the weights drawn after it are the same as without it; layers of equal size may have
-the same draw. The division by the sum is our choice: it makes the couplings shares, as in the other
-controls.
+in each routing iteration, but an iteration does not use the results of the previous one, so only
+the last iteration is computed here. Draws in training come from torch's generator, which each epoch
+seeds with the cell's seed; all images of a batch share one draw. Tests and evaluations use the
+fixed draw, so that they can be repeated. The fixed draw is stored with the weights of the layer. It
+leaves the state of torch's generator unchanged. All weights drawn later are therefore the same as
+in a network without a fixed draw, and two layers of equal size can have equal fixed draws. The
+division by the sum is our choice: it makes the couplings shares, as in the other controls.
 
 Forming the votes costs B I J P D multiplications; the fast paths are those of `dynamic`.
 
@@ -98,7 +98,7 @@ class RandomRouting(dynamic.DynamicRouting):
 
 
 def _draw_privately(*shape: int) -> Tensor:
-    """Draw U(0.8, 1.2) from a private generator, which takes its seed from torch's generator.
+    """Draw from U(0.8, 1.2) with a private generator, whose seed comes from torch's generator.
 
     The state of torch's generator is left unchanged.
     """

@@ -18,8 +18,8 @@ The option `normaliser` replaces the softmax by another function; several papers
 Here tau is the number for which the couplings of a child sum to 1. The couplings of sigmoid and
 max_min have no fixed sum: in the first iteration a parent gets J / 2 times (sigmoid) or J times
 (max_min) as much as from a softmax. The bounds 0 and 1 of max_min, and its value 1 for equal
-logits, are our choice. Equal logits have no gradient there, so a learned prior never changes when
-routing has a single iteration.
+logits, are our choice. In max_min, equal logits get no gradient, so a learned prior never changes
+if routing has a single iteration.
 
 Sources: max_min, Zhao et al. 2019, "Capsule Networks with Max-Min Normalization"; sigmoid, as in
 LaLonde et al. 2020, "Encoding Visual Attributes in Capsules for Explainable Medical Diagnoses";
@@ -28,8 +28,8 @@ sparsemax, Martins and Astudillo 2016; entmax, Peters, Niculae and Martins 2019.
 With `none_of_the_above` (section 7) the softmax has one more slot, whose logit is always 0. The
 slot receives no votes and is no parent, so the couplings of a child sum to less than 1.
 
-Where a child is below several positions, the softmax divides it among the parents at all of them.
-The other normalisers divide it at each position separately.
+If a child is below several positions, the softmax divides it among the parents at all these
+positions. The other normalisers divide the child at each position separately.
 
 Gradients flow through all iterations, and the bias is added in each, as in the authors' code. With
 `gradient: last`, gradients flow only through the last weighted sum and the learned prior; the
@@ -39,7 +39,7 @@ Forming the votes costs B I J P D multiplications, and each iteration 2 B I J D.
 size of the votes, B I J D numbers.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; M parent
-positions, L children below one, J parent types there.
+positions, L children below a position, J parent types at a position.
 """
 
 from collections.abc import Callable, Mapping
@@ -104,19 +104,20 @@ NORMALISERS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
 }
 SHARE_NORMALISERS = ("softmax", "sparsemax", "entmax")  # normalisers whose couplings sum to 1
 
-Threshold = Callable[[Tensor, Tensor, Tensor], Tensor]  # (count, mean, mean square) to tau
+Threshold = Callable[[Tensor, Tensor, Tensor], Tensor]  # (count, mean, mean square) -> tau
 
 
 def find_support(logit: Tensor, dim: int, threshold: Threshold) -> Tensor:
     """Find the logits along `dim` whose couplings are above 0.
 
-    They are the k largest logits. k is the largest number for which the k-th largest logit is above
-    the threshold that follows from the k largest logits.
+    The k largest logits give a threshold tau_k. The function takes the largest k for which the k-th
+    largest logit is above tau_k, and returns the k largest logits as a mask.
 
     Args:
         logit: Logits of any shape.
-        dim: Axis along which they are divided.
-        threshold: Computes tau from the number, the mean and the mean square of the chosen logits.
+        dim: Axis of the logits of one child.
+        threshold: Function that computes tau from the number, the mean and the mean square of the
+            chosen logits.
 
     Returns:
         1 where a coupling is above 0, else 0; shape and type of `logit`.
@@ -144,7 +145,7 @@ def _sparsemax_threshold(count: Tensor, mean: Tensor, square: Tensor) -> Tensor:
 
 
 def _entmax_threshold(count: Tensor, mean: Tensor, square: Tensor) -> Tensor:
-    # In the support the root is real; more than the support may have no real root, clamped to 0.
+    # The logits of the support have a real root. More logits may have none; it then counts as 0.
     return mean - (1 / count - (square - mean.square())).clamp(min=0).sqrt()
 
 
@@ -167,7 +168,8 @@ def reference(
         bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
         prior_LJ: Routing logits before the first iteration. None: 0.
         none_of_the_above: Whether a share of each child may go to no parent (section 7).
-        gradient: "full": gradients flow through all iterations. "last": only through the last one.
+        gradient: "full": gradients flow through all iterations. "last": gradients flow only through
+            the last iteration.
         normaliser: Name of the function in `NORMALISERS` that turns logits into couplings.
         with_trace: Whether to return a trace.
 
@@ -260,7 +262,8 @@ class DynamicRouting(RoutingLayer):
         impl: Name of an implementation in `IMPLS`, or `auto`.
         none_of_the_above: Whether a share of each child may go to no parent (section 7).
         learned_prior: Whether the routing logits before the first iteration are learned.
-        gradient: "full": gradients flow through all iterations. "last": only through the last one.
+        gradient: "full": gradients flow through all iterations. "last": gradients flow only through
+            the last iteration.
         normaliser: Name of the function in `NORMALISERS` that turns logits into couplings.
         sizes: Sizes of the layer.
 
@@ -301,7 +304,7 @@ class DynamicRouting(RoutingLayer):
         return self.prior_IJ
 
     def choose_impl(self, votes: LocalVotes) -> str:
-        """Return "triton" for linear votes on a GPU that can run it, and "fast" otherwise."""
+        """Return "triton" for linear votes and a softmax on a GPU that can run it, else "fast"."""
         is_linear = isinstance(votes, Votes) and self.normaliser == "softmax"
         by_kernels = is_linear and votes.device.type == "cuda"
         return "triton" if by_kernels and not find_fault_of_kernels(votes.device) else "fast"

@@ -1,4 +1,4 @@
-"""Dynamic routing of linear votes without forming them, with a gradient by recomputation.
+"""Dynamic routing of linear votes without forming them; its backward pass recomputes products.
 
 The mathematics is in `dynamic`. The logits of iteration t are b_ij = prior_ij + u_hat_ij . V_j with
 V = v_0 + ... + v_(t-1), so no logits are kept. In the backward pass, let gs_j be the gradient of
@@ -16,7 +16,7 @@ The forward pass keeps T B J (2 D + I) numbers for the backward pass; the votes 
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; i a part
 of the children; E = J D. `by_x` is the gradient of the loss with respect to x. Tensors without
-letters have the axes of `LinearVotes`.
+letters have the axes [J, D, B] or [J, I, B].
 """
 
 import math
@@ -49,12 +49,13 @@ class Iteration(NamedTuple):
 
 
 class LinearVotes:
-    """The linear votes of a batch, never formed, and the products that routing needs of them.
+    """The linear votes of a batch, kept as poses and weights, with the products for routing.
 
-    All operations are matrix products over all images, for as many children at once as fit into the
-    cache: u_hat_ij . V_j = u_i . (W_ij^T V_j), and sum_i c_ij u_hat_ij = sum_i W_ij (c_ij u_i).
-    Intermediate results share one buffer, because new memory for each of them costs as much time as
-    the product. Tensors are [J, D, B] and [J, I, B]; couplings that all images share are [J, I, 1].
+    The votes are never formed, because u_hat_ij . V_j = u_i . (W_ij^T V_j) and sum_i c_ij u_hat_ij
+    = sum_i W_ij (c_ij u_i). These are matrix products over all images, for as many children at a
+    time as fit into the cache. Intermediate results share one buffer, because new memory for each
+    of them costs as much time as the product. Tensors are [J, D, B] and [J, I, B]; couplings that
+    all images share are [J, I, 1].
 
     Args:
         pose_BIP: Poses of the children.
@@ -103,8 +104,9 @@ class LinearVotes:
 
         Args:
             coupling: Couplings of the iteration.
-            by_sums: Gradient with respect to its sums.
-            by_pose_sum: Gradient with respect to V, to which the part of this iteration is added.
+            by_sums: Gradient with respect to the sums of the iteration.
+            by_pose_sum: Gradient with respect to V. The method adds the part of this iteration in
+                place.
 
         Returns:
             Gradient with respect to the logits, [J, I, B].
@@ -195,7 +197,8 @@ def route_linear(
         bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
         prior_LJ: Routing logits before the first iteration. None: 0.
         none_of_the_above: Whether a share of each child may go to no parent.
-        gradient: "full": gradients flow through all iterations. "last": only through the last one.
+        gradient: "full": gradients flow through all iterations. "last": gradients flow only through
+            the last iteration.
     """
     pose_BIP, weight_IJDP = votes.pose_BIP, votes.weight_IJDP
     if prior_LJ is None:
@@ -235,7 +238,7 @@ def run_iterations(
 
 
 class _LinearRouting(torch.autograd.Function):
-    """Dynamic routing as an autograd function: the poses of the parents and the last couplings.
+    """An autograd function that returns the poses of the parents and the last couplings.
 
     The poses are differentiable with respect to child poses, weights, prior and bias; the couplings
     are not differentiable.

@@ -2,15 +2,15 @@
 
 `dynamic_triton` launches the kernels. No kernel writes the votes to memory: a program computes the
 votes of one child from its weights and poses in registers, uses them twice (agreement, weighted
-sum) and drops them. Written out, the votes would be read from memory in each iteration. For 128
-images and the network of the paper they are 94 MB, twice the size of the second-level cache of an
-H200. The weights are 6 MB and stay in that cache. The price is P multiplications per number, for
-which that GPU has enough compute.
+sum) and drops them. If the votes were written to memory, each iteration would read them again. For
+128 images and the network of the paper, the votes are 94 MB, twice the size of the second-level
+cache of an H200. The weights are 6 MB and stay in that cache. The price is P multiplications for
+each number of the votes; an H200 has enough compute for them.
 
 No kernel uses atomic additions. A program that sums over some of the children or images writes a
 partial sum, and the next kernel adds the partial sums. Products are computed number by number, not
-by tensor cores, so TF32 is never used. Sizes need not be powers of two: tile sizes are, and numbers
-outside the tensors count as 0.
+by tensor cores, so TF32 is never used. Sizes need not be powers of two. Tile sizes are powers of
+two, and numbers outside the tensors count as 0.
 
 Importing this module imports triton.
 
@@ -29,9 +29,9 @@ from capsweep.model.squash_kernels import divide, jit
 
 @jit
 def locate_parents(J: tl.constexpr, D: tl.constexpr, TILE_J: tl.constexpr, TILE_D: tl.constexpr):
-    """Return the parents [J] of a tile, the mask of its valid numbers, and their memory offsets.
+    """Return the parents [J] of a tile, a mask and memory offsets.
 
-    Mask and offsets are [J, D].
+    Mask and offsets are [J, D]. The mask selects the numbers that exist in the tensor.
     """
     parent_J, number_D = tl.arange(0, TILE_J), tl.arange(0, TILE_D)
     inside_JD = (parent_J < J)[:, None] & (number_D < D)[None, :]
@@ -53,8 +53,8 @@ def transpose_weights_kernel(
 ):
     """Write the weights in the axis order [I, P, J, D] that the other kernels read.
 
-    Also writes these weights times the couplings of the first iteration, which all images share.
-    The grid is (children, columns).
+    The kernel also writes these weights times the couplings of the first iteration, which all
+    images share. The launch grid is (children, tiles of columns).
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(1) * TILE_P + tl.arange(0, TILE_P)
@@ -94,10 +94,11 @@ def iterate_kernel(
 ):
     """Write the weighted sums of one iteration over some children, for TILE_B images.
 
-    The sums are sum_i coefficient_ij u_hat_ij. The coefficients follow from the products a_ij =
-    u_hat_ij . parent_j and are written too. In the forward pass they are the couplings softmax_j
-    (prior + a). In the backward pass they are the gradient with respect to the logits, c_ij (a_ij -
-    sum_k c_ik a_ik), for the given couplings c. The grid is (images, parts).
+    The sums are sum_i coefficient_ij u_hat_ij. The kernel also writes the coefficients, which
+    follow from the products a_ij = u_hat_ij . parent_j. In the forward pass they are the couplings
+    softmax_j (prior + a). In the backward pass they are the gradient with respect to the logits,
+    c_ij (a_ij - sum_k c_ik a_ik), for the given couplings c. The launch grid is (tiles of images,
+    parts of the children).
     """
     image_B = tl.program_id(0).to(tl.int64) * TILE_B + tl.arange(0, TILE_B)
     parent_J, inside_JD, place_JD = locate_parents(J, D, TILE_J, TILE_D)
@@ -169,7 +170,8 @@ def differentiate_kernel(
 
     A program sums the gradient of the weights over some images. The gradient of the votes is `sum_t
     coupling_ij by_sums_j + by_logit_ij pose_sum_j`. In the first iteration all images share the
-    couplings, and there are no logits. The grid is (children, parts, columns).
+    couplings, and there are no logits. The launch grid is (children, parts of the images, tiles of
+    columns).
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(2) * TILE_P + tl.arange(0, TILE_P)

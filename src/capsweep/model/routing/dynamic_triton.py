@@ -1,20 +1,21 @@
 """Dynamic routing of linear votes by Triton kernels, with its gradient.
 
-The mathematics is in `dynamic` and `dynamic_fast`. A step takes a few milliseconds, so launches of
-a few microseconds each matter. Therefore each kernel also does the small work that follows the one
-before it, iterations write side by side what the gradient reads together, and the weights are laid
-out once.
+The mathematics is in `dynamic` and `dynamic_fast`. A step takes a few milliseconds, so kernel
+launches of a few microseconds each matter. Three measures save launches. Each kernel also does the
+small work that follows the previous kernel. The iterations write the numbers that the backward pass
+reads together into common tensors. The weights are transposed only once.
 
-Tile sizes and the number of partial sums depend on the shapes only. They are not tuned at run time,
-as `triton.autotune` would do: the parts decide the order of the sums, so tuning could change the
-last bits of the results. The sums of the first iteration need no kernel, because all images share
-its couplings: they are one matrix product, in the precision that torch is set to.
+Tile sizes and the number of partial sums depend on the shapes only. `triton.autotune` is not used:
+it would tune them at run time, and different tile sizes or parts change the order of additions and
+so the last bits of the results. In the first iteration all images share the couplings. The sums of
+the first iteration are therefore one matrix product of torch, in the precision that torch is set
+to, and need no kernel.
 
 With Triton's interpreter (TRITON_INTERPRET=1 before the import) the kernels run on a CPU, with
 exact results but slowly. Importing this module imports triton.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations, or those
-after the first; X partial sums. `by_x` is the gradient of the loss with respect to x.
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations, sometimes
+without the first; X partial sums. `by_x` is the gradient of the loss with respect to x.
 """
 
 from typing import Any
@@ -33,16 +34,16 @@ from capsweep.model.routing.dynamic_kernels import (
 from capsweep.model.squash_kernels import FUSED, differentiate_sums, power_of_two, squash_sums
 from capsweep.model.votes import Votes
 
-cdiv: Any = triton.cdiv  # Any: its declared type includes constants of kernels
-# Measured on an H200 for the network of the paper, where a program is one warp. 16 images at once
-# do not fit into its registers and are faster nevertheless: weights are read a quarter as often.
+cdiv: Any = triton.cdiv  # Any, because its declared type includes constants of kernels
+# Measured on an H200 for the network of the paper, where a program is one warp. 16 images at a time
+# do not fit into its registers, but are faster, because weights are read a quarter as often.
 PROGRAMS = 1024  # approximate number of programs to launch
-REGISTERS, COLUMN_REGISTERS = 255, 168  # per thread of iterate_, differentiate_kernel
+REGISTERS, COLUMN_REGISTERS = 255, 168  # most per thread: iterate_kernel, differentiate_kernel
 TILE_BYTES = 16384  # bytes per warp, for each of votes, parents and sums
 WEIGHT_BYTES = 8192  # bytes per warp of `differentiate_kernel`, for each of weights and gradient
 MOST_WEIGHT_BYTES = 32768  # most bytes per program of `differentiate_kernel`
 MOST_WARPS = 16
-LONGEST_UNROLLED = 16  # most pose numbers to unroll; a loop moves tiles between layouts
+LONGEST_UNROLLED = 16  # longest pose with an unrolled loop; other loops move tiles between layouts
 SHORTEST_PART = 16  # fewest images of a partial sum
 
 
@@ -65,7 +66,8 @@ def route_by_kernels(
         bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
         prior_LJ: Routing logits before the first iteration. None: 0.
         none_of_the_above: Whether a share of each child may go to no parent.
-        gradient: "full": gradients flow through all iterations. "last": only through the last one.
+        gradient: "full": gradients flow through all iterations. "last": gradients flow only through
+            the last iteration.
     """
     weight_IJDP = votes.weight_IJDP
     if prior_LJ is None:
@@ -77,7 +79,7 @@ def route_by_kernels(
 
 
 class _KernelRouting(torch.autograd.Function):
-    """Dynamic routing as an autograd function: last poses, their lengths and the last couplings.
+    """An autograd function that returns the last poses, their lengths and the last couplings.
 
     Poses and lengths are differentiable with respect to child poses, weights, prior and bias; the
     couplings are not differentiable.
@@ -99,7 +101,7 @@ class _KernelRouting(torch.autograd.Function):
         kernels = Kernels(pose_BIP, weight_IJDP.shape)
         part_XBJD = kernels.sum_first(weight_IJDP, coupling_IJ)[None]
         sums_TBJD = bias_JD.new_empty(num_iters, *part_XBJD.shape[1:])
-        after_TBJD = torch.empty_like(sums_TBJD)  # sums of all v so far; last, v itself
+        after_TBJD = torch.empty_like(sums_TBJD)  # sum of all v so far; at the last t only v
         length_BJ = bias_JD.new_empty(sums_TBJD.shape[1:3])
         coupling_TBIJ = bias_JD.new_empty(num_iters - 1, len(pose_BIP), *prior_IJ.shape)
         for t in range(num_iters):
@@ -193,7 +195,7 @@ class Kernels:
         return coupling_IJ.expand(self.num_images, -1, -1).contiguous()
 
     def sum_first(self, weight_IJDP: Tensor, coupling_IJ: Tensor) -> Tensor:
-        """Lay out the weights for all later kernels, and compute the sums of the first iteration.
+        """Transpose the weights for all later kernels, and compute the sums of the first iteration.
 
         Returns:
             The sums [B, J, D], from one matrix product.
@@ -215,11 +217,11 @@ class Kernels:
         WITH_NONE: bool = False,
         BACKWARD: bool = False,
     ) -> Tensor:
-        """Compute the weighted sums of one iteration, and write its coefficients.
+        """Compute the weighted sums of one iteration, and write the coefficients of the votes.
 
         Args:
-            prior_IJ: Logits before the first iteration; not read backwards.
-            coupling_BIJ: Couplings of the iteration; read only backwards.
+            prior_IJ: Logits before the first iteration. Only the forward pass reads them.
+            coupling_BIJ: Couplings of the iteration. Only the backward pass reads them.
             parent_BJD: Vectors whose products with the votes give the coefficients.
             coefficient_BIJ: Tensor for the coefficients.
             WITH_NONE: Whether a share of each child may go to no parent.
@@ -278,6 +280,6 @@ class Kernels:
 
 
 def _choose_warps(tile: int, per_warp: int, registers: int) -> dict[str, int]:
-    """Choose the number of warps of a program, and a limit of registers for a single warp."""
+    """Choose the warps of a program, and for a single warp the most registers per thread."""
     warps = min(MOST_WARPS, max(1, tile // per_warp))
     return {"num_warps": warps} | ({"maxnreg": registers} if warps == 1 else {})

@@ -1,8 +1,8 @@
 """EM routing (Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", procedure 1).
 
-Each parent is a Gaussian with a diagonal covariance, fitted to the votes for it. Each child divides
-itself among the parents above it by how well they explain its vote. The index h runs over the D
-numbers of a pose.
+Each parent is a Gaussian with a diagonal covariance, fitted to the votes for this parent. Each
+child divides itself among the parents above it by how well they explain its vote. The index h runs
+over the D numbers of a pose.
 
     R_ij = 1 / (number of parents of child i)
     for t = 0 .. T-1:
@@ -18,11 +18,11 @@ numbers of a pose.
 The last E-step is left out, because nothing reads its result. Gradients flow through all
 iterations. lambda grows with the routing iterations, not with training.
 
-The cost of forming the votes is given in `votes`; each iteration costs 4 B M L J D multiplications.
-The reference keeps about two tensors of the size of the votes per iteration for the backward pass.
+Each iteration costs 4 B M L J D multiplications, in addition to the cost of forming the votes. The
+reference keeps about two tensors of the size of the votes per iteration for the backward pass.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types, D parent pose, T
-iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types, D parent
+pose, T iterations.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,9 @@ class EMProcedure:
         inverse_temperature: Lambda, the limit of lambda_t after infinitely many iterations.
         rate: Base of the power in lambda_t = lambda (1 - rate^(t+1)); 0.95 in the authors' code.
         floor: Number added to every variance.
-        norm: The set of parents that share a child, as in `coupling_softmax`.
+        norm: The set of parents that share a child. "all": the parents at all positions above the
+            child. "types": the parents at one position. "positions": the parents of one type at all
+            these positions.
         r0: The first assignment. "all": equal among all parents of a child. "types": equal among
             the types at each position.
         mass_norm: Weight of the cost of a parent. "sum": the assigned data m_j. "ratio": m_j
@@ -90,8 +92,8 @@ def reference(
     Args:
         votes: Votes of the children, with activations.
         num_iters: Number of iterations T, at least 1.
-        beta_u_J: Constant in the cost of a vote, per number of a pose, beta_u.
-        beta_a_J: Cost at which the activation of a parent is 1/2, beta_a.
+        beta_u_J: beta_u, a constant in the cost of a vote, per number of the pose.
+        beta_a_J: beta_a, the cost at which the activation of a parent is 1/2.
         procedure: Options of the procedure.
         with_trace: Whether to return a trace.
 
@@ -143,9 +145,10 @@ def _activate_parents(
 
     Args:
         procedure: Options of the procedure.
-        beta_u_J: Constant in the cost of a vote, per number of a pose.
+        beta_u_J: Constant in the cost of a vote, per number of the pose.
         beta_a_J: Cost at which the activation of a parent is 1/2.
-        usual_BMJ: What a parent gets when all children are active and divide themselves equally.
+        usual_BMJ: Data assigned to a parent if all children are active and divide themselves
+            equally.
         present_BM1: Sum of the activations of the children below a position.
         mass_BMJ: Data assigned to each parent.
         variance_BMJD: Variances of the parents.
@@ -179,7 +182,7 @@ class EMRouting(RoutingLayer):
         impl: Name of an implementation in `IMPLS`, or `auto`.
         beta_u: Initial value of beta_u.
         beta_a: Initial value of beta_a.
-        beta_a_unit: Unit of the learned parameter.
+        beta_a_unit: Number by which the learned parameter is multiplied to get beta_a.
         classes: Values for the layer of class capsules, whose parents have many more children each:
             `temperature_scale` (a factor of lambda), `beta_u` and `beta_a`.
         sizes: Sizes of the layer.
@@ -212,5 +215,5 @@ class EMRouting(RoutingLayer):
         self.beta_a_unit, self.coupling_rule = beta_a_unit, CouplingRule(procedure.norm)
 
     def get_arguments(self) -> dict[str, Any]:
-        """Return the arguments of the implementations, with beta_a in its usual unit."""
+        """Return the arguments of the implementations, with beta_a computed from the parameter."""
         return {**super().get_arguments(), "beta_a_J": self.beta_a_unit * self.beta_a_J}

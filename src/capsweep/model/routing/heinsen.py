@@ -10,20 +10,20 @@
                                                      E-step; skipped after the last iteration
     a_j = sigmoid(z_j)
 
-The assignment is that of EM routing, but the activation is another one: the benefit of using
-children minus the benefit of ignoring them, with learned prices for each pair, in place of a
-description length. There is no temperature.
+Children are assigned as in EM routing, but the activation is computed differently. It is the
+sigmoid of the benefit of using the children minus the benefit of ignoring them, with learned prices
+for each pair of child and parent. There is no description length and no temperature.
 
-In the paper a child brings a logit, and the algorithm takes its sigmoid; here a child brings the
-probability a_i itself. Prices start at 0, so all parents start with the activation 0.5, whatever
+In the paper the input is a logit of each child, and the algorithm takes its sigmoid. Here the input
+is the probability a_i. Prices start at 0, so all parents start with the activation 0.5, whatever
 their votes are.
 
-Where a child is below several positions, it divides itself at each position separately. An
-iteration costs 4 B M L J D multiplications; the reference keeps about two tensors of the size of
-the votes per iteration. Prices are 2 L J parameters.
+A child below several positions divides itself at each position separately. An iteration costs 4 B M
+L J D multiplications; the reference keeps about two tensors of the size of the votes per iteration.
+Prices are 2 L J parameters.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
-pose, T iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, D parent pose, T iterations.
 """
 
 from functools import partial
@@ -59,7 +59,7 @@ def reference(
         num_iters: Number of iterations T, at least 1.
         beta_use_LJ: Price of using a child.
         beta_ignore_LJ: Price of ignoring a child.
-        with_trace: Whether to return a trace, which has "activation" [B, M, J] too.
+        with_trace: Whether to return a trace. It also has "activation" [B, M, J].
 
     Returns:
         Poses and activations of the M J parents, with the logits of the activations. If there is

@@ -5,22 +5,23 @@ Source: "Capsules with Inverted Dot-Product Attention Routing".
     c_ij = 1 / J
     for t = 0 .. T-1:
         v_j  = LayerNorm(sum_i c_ij u_hat_ij)
-        b_ij = u_hat_ij . v_j / sqrt(D)         not added; skipped after the last iteration
+        b_ij = u_hat_ij . v_j / sqrt(D)      replaces the old b_ij; skipped after the last iteration
         c_ij = softmax_j b_ij
 
-Logits do not add up over the iterations, so couplings converge instead of becoming one-hot. Parents
-are normalised, not squashed. Their length is nearly the same for all and carries no information; a
-linear head computes the class scores from the poses. All parents of a layer share the gain and the
-shift of LayerNorm, D numbers each. There is no LayerNorm where D is 1.
+Each iteration replaces the logits instead of adding to them, so couplings converge instead of
+becoming one-hot. Parents are normalised, not squashed. All parents have nearly the same length, so
+the length carries no information. A linear head computes the class scores from the poses. All
+parents of a layer share the gain and the shift of LayerNorm, D numbers each. If D is 1, there is no
+LayerNorm.
 
-Where a child is below several positions, it divides itself at each position separately. Layers are
-routed one after the other, which the paper calls sequential routing. The authors' primary capsules
-are normalised too; ours are squashed.
+A child below several positions divides itself at each position separately. Layers are routed one
+after the other, which the paper calls sequential routing. The authors' primary capsules are
+normalised too; ours are squashed.
 
 An iteration costs 2 B M L J D multiplications; the memory is the size of the votes.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
-pose, T iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, D parent pose, T iterations.
 """
 
 import math

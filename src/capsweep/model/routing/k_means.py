@@ -1,11 +1,11 @@
 """K-means routing: routing as soft clustering of the votes (Wang and Liu 2018).
 
-Source: "An Optimization View on Dynamic Routing Between Capsules"; in this form in
-leftthomas/CapsuleLayer.
+Source: "An Optimization View on Dynamic Routing Between Capsules"; this form of the algorithm is
+from the code leftthomas/CapsuleLayer.
 
     o_j = sum_i u_hat_ij
     for t = 0 .. T-1:
-        b_ij = u_hat_ij . o_j / |o_j|         computed afresh, not added to the old logits
+        b_ij = u_hat_ij . o_j / |o_j|         replaces the old b_ij
         c_ij = softmax_j b_ij
         o_j  = sum_i c_ij u_hat_ij
     v_j = squash(o_j)                         once, at the end
@@ -14,14 +14,14 @@ Both steps of an iteration minimise the same function, so no iteration raises it
 
     - sum_ij c_ij u_hat_ij . m_j + sum_ij c_ij ln c_ij       with |m_j| = 1, m_j = o_j / |o_j|
 
-Unlike in dynamic routing, the first iteration already has unequal couplings: they follow from the
+In dynamic routing the couplings of the first iteration are equal. Here they already follow from the
 sum of all votes.
 
 An iteration costs 2 B M L J D multiplications; the memory is the size of the votes. Nothing
 is learned.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
-pose, T iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, D parent pose, T iterations.
 """
 
 from torch import Tensor, ones_like

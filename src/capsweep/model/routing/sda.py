@@ -8,21 +8,21 @@ Source: "Training Deep Capsule Networks", gamma-capsules.
         c_ij = softmax_j b_ij
         v_j  = squash(sum_i c_ij u_hat_ij + bias_j)
         d_ij = |v_j - u_hat_ij|;  d = mean of d_ij
-        b_ij = - 2 ln(9 (J - 1)) d_ij / d          not added; skipped after the last iteration
+        b_ij = - 2 ln(9 (J - 1)) d_ij / d    replaces the old b_ij; skipped after the last iteration
 
-The option `clip` makes no vote longer than the pose of its child.
+With the option `clip`, a vote longer than the pose of its child is shortened to that length.
 
-Votes agree by distance. The logits are scaled such that a parent at half the mean distance gets 0.9
-of a child when all others are at the mean distance. Couplings are therefore nearly one-hot by
-construction, like a parse tree. The authors' code takes the mean distance over the whole batch, so
-that the result of an image depends on the other images. Here the mean is over all votes of an
-image.
+The agreement of a vote and a parent is measured by their distance. The logits are scaled so that a
+parent at half the mean distance gets the coupling 0.9 if all other parents are at the mean
+distance. Couplings are therefore nearly one-hot by construction, like a parse tree. The authors'
+code takes the mean distance over the whole batch, so the result of an image depends on the other
+images. Here the mean is over all votes of an image.
 
-Where a child is below several positions, J counts the parents at one of them. An iteration costs
-2 B M L J D multiplications; the reference needs twice the memory of the votes per iteration.
+If a child is below several positions, J is the number of parents at one position. An iteration
+costs 2 B M L J D multiplications; the reference needs twice the memory of the votes per iteration.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
-pose, T iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, D parent pose, T iterations.
 """
 
 import math
@@ -51,25 +51,25 @@ class MeasuredVotes(FormedVotes):
 
 
 class MeasuredProducts(VoteProducts):
-    """The fast counterpart of `MeasuredVotes`, which clips after the products.
+    """The fast counterpart of `MeasuredVotes`; it clips products instead of votes.
 
-    A squared distance is |u|^2 - 2 u . v + |v|^2. Its error is a rounding error relative to the
-    longer of vote and parent. It was measured in single precision with 16 numbers, for votes that
-    agree to 0.01 of their length: gradients are exact to 3e-4 (with the reference, to 1e-5).
+    A squared distance is |u|^2 - 2 u . v + |v|^2. Its rounding error is relative to the longer of
+    the two vectors. Measured in single precision with 16 numbers, for votes that agree to 0.01 of
+    their length, the gradients have errors of at most 3e-4 (1e-5 with the reference).
     """
 
     clip_BMJL: Tensor | float = 1.0
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
-        """Return the lengths of the votes [B, M, J, L] and of their children [B, M, L]."""
+        """Return the lengths of the votes [B, M, J, L] and of the child poses [B, M, L]."""
         length_BMJL = _take_root(votes_BMJDL.square().sum(dim=3))
         return [length_BMJL, torch.linalg.vector_norm(votes.local_poses(), dim=3)]
 
     def clip_votes(self) -> None:
         """Shorten each vote to at most the length of its child's pose.
 
-        The votes themselves stay; a factor is applied to each later product.
+        The stored votes stay as they are; each later product is multiplied by a factor.
         """
         self.clip_BMJL = _compute_clip(*self.constants)
 
@@ -129,8 +129,8 @@ def _compute_clip(length_BMJL: Tensor, most_BML: Tensor) -> Tensor:
 def _scale_distances(distance_BMJL: Tensor) -> Tensor:
     """Compute the logits b [B, M, J, L] from the distances.
 
-    They are 0 where there is only one parent, which gets each child whole, and where all votes
-    agree.
+    The logits are 0 if there is only one parent, which then gets the whole of each child. They are
+    also 0 if all distances are 0.
     """
     mean_B111 = distance_BMJL.mean(dim=(1, 2, 3), keepdim=True)
     tiny = torch.finfo(mean_B111.dtype).tiny ** 0.5
@@ -151,7 +151,7 @@ IMPLS = {"reference": reference, "fast": fast}
 
 
 class SDARouting(RoutingLayer):
-    """Scaled distance agreement of one layer, with the bias [J, D] of the parents, 0.1 at first.
+    """Scaled distance agreement of one layer, with a bias [J, D] of the parents, 0.1 at first.
 
     Args:
         num_iters: Number of routing iterations.

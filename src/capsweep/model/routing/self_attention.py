@@ -7,20 +7,21 @@ Source: "Efficient-CapsNet: capsule network with self-attention routing".
     s_j  = sum_i c_ij u_hat_ij
     v_j  = (1 - exp(-|s_j|)) s_j / |s_j|
 
-It has a single pass. A vote attends to the sum of all votes for its parent, itself included. The
-learned beta_ij are added after the softmax, so the couplings of a child have no fixed sum. The
-algorithm equals dynamic routing with two iterations in which the first parent is the plain sum of
-the votes, and with another squash at the end.
+The algorithm has a single pass. Each vote attends to the sum of all votes for the same parent,
+including the vote itself. The learned beta_ij are added after the softmax, so the couplings of a
+child have no fixed sum. Apart from scale and beta, the algorithm is dynamic routing with two
+iterations and two changes: the parent of the first iteration is the plain sum of the votes, and the
+squash at the end is a different function.
 
-The option `scale` sets the factor of the logits. "pose" is 1 / sqrt(D), as in the authors' code,
-which is made for 16 children: the logits grow with the number of children. "children" is 1 / (L
-sqrt(D)), which replaces the sum of the votes by their mean.
+The option `scale` sets the factor of the logits. "pose" is 1 / sqrt(D), as in the authors' code.
+The logits then grow with the number of children; the authors' network has 16 children. "children"
+is 1 / (L sqrt(D)), which replaces the sum of the votes by their mean.
 
 The cost is 2 B M L J D multiplications; the memory is the size of the votes. beta has L J
 parameters.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
-pose.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, D parent pose.
 """
 
 import math
@@ -46,7 +47,7 @@ def reference(
     Args:
         votes: Votes of the children.
         beta_LJ: Learned numbers added to the couplings.
-        scale: "pose" or "children", the factor of the logits.
+        scale: Factor of the logits. "pose": 1 / sqrt(D). "children": 1 / (L sqrt(D)).
         with_trace: Whether to return a trace of the single pass.
 
     Returns:
@@ -63,9 +64,9 @@ def reference(
 
 
 def squash_exponentially(s: Tensor) -> Tensor:
-    """Shrink vectors along the last axis to the length 1 - exp(-l), where l is their length.
+    """Shrink vectors of length l along the last axis to the length 1 - exp(-l).
 
-    Computes (1 - exp(-l)) s / l, near 0 by its series.
+    Computes (1 - exp(-l)) s / l. If l is below NEAR, the factor of s is computed by its series.
     """
     length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
     far = length.clamp(min=NEAR)
@@ -80,7 +81,7 @@ class SelfAttentionRouting(RoutingLayer):
     """Self-attention routing of one layer, with a learned beta [L, J], 0 at first.
 
     Args:
-        scale: "pose" or "children", the factor of the logits.
+        scale: Factor of the logits. "pose": 1 / sqrt(D). "children": 1 / (L sqrt(D)).
         impl: Name of an implementation in `IMPLS`, or `auto`.
         sizes: Sizes of the layer.
     """

@@ -5,19 +5,19 @@
     v_j  = sum_i a_i c_ij u_hat_ij / m_j
     a_j  = m_j / sum_k m_k
 
-A child chooses its parents alone, by learned gates w_ij and b_ij: there are no iterations, and the
-couplings do not depend on the votes. The layer is a mixture of experts. It can tell a pose from its
-negative, which routing by agreement cannot. The activations at one position sum to 1, and their
-logarithms are logits for cross-entropy.
+Each child chooses its parents without regard to the other children, by learned gates w_ij and b_ij.
+There are no iterations, and the couplings do not depend on the votes. The layer is a mixture of
+experts. It can distinguish a pose from its negative; routing by agreement cannot. The activations
+at one position sum to 1, and their logarithms are logits for cross-entropy.
 
-Where a child is below several positions, it divides itself at each position separately. Where no
-child is active, all parents are equally active and their poses are 0.
+A child below several positions divides itself at each position separately. If no child is active,
+all parents are equally active and their poses are 0.
 
-Gates cost B M L J P multiplications, the sum B M L J D; the memory is the size of the votes. Gates
-have L J (P + 1) parameters.
+The gates cost B M L J P multiplications, and the sum of the votes B M L J D. The memory is the size
+of the votes. Gates have L J (P + 1) parameters.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, P child
-pose, D parent pose.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, P child pose, D parent pose.
 """
 
 import torch
@@ -42,8 +42,7 @@ def reference(
         votes: Votes of the children, with activations.
         gate_LJP: Weights of the gates, w.
         gate_bias_LJ: Biases of the gates, b.
-        with_trace: Whether to return a trace of the single pass, which has "activation" [B, M, J]
-            too.
+        with_trace: Whether to return a trace. It also has "activation" [B, M, J].
 
     Returns:
         Poses and activations of the M J parents, with the logits of the activations. If there is

@@ -1,8 +1,8 @@
 """Variational Bayes routing with diagonal precisions (Ribeiro, Leontidis, Kollias 2020).
 
-Source: "Capsule Routing via Variational Bayes". The votes are a mixture of Gaussians, with a
-Dirichlet prior on the mixing proportions and a Gaussian-Wishart prior on each parent: alpha0 = 1,
-m0 = 0, nu0 = D + 1. kappa0 and psi0 are options, 1 in the paper.
+Source: "Capsule Routing via Variational Bayes". The votes are modelled as a mixture of Gaussians,
+with a Dirichlet prior on the mixing proportions (alpha0 = 1) and a Gaussian-Wishart prior on each
+parent (m0 = 0, nu0 = D + 1). kappa0 and psi0 are options; both are 1 in the paper.
 
     R_ij = 1 / (number of parents of child i)
     for t = 0 .. T-1:
@@ -16,8 +16,9 @@ m0 = 0, nu0 = D + 1. kappa0 and psi0 are options, 1 in the paper.
     H_j = [D ln(2 pi e) - ln |L_j|] / 2
     a_j = sigmoid(shift_j - scale_j exp(ln pi_j) H_j / D);   M_j = m_j
 
-It differs from EM routing in two ways. The priors keep variances from vanishing where a parent has
-only one child. The activation follows from the entropy of the Gaussian, without a temperature.
+The algorithm differs from EM routing in two ways. The priors keep the variances of a parent above 0
+even if the parent has only one child. The activation follows from the entropy of the Gaussian,
+without a temperature.
 
 The published activation is sigmoid(BN(beta_a - exp(ln pi_j) H_j - beta_u)), where BN is a batch
 normalisation without parameters. BN removes every constant of a parent, so the published betas have
@@ -25,16 +26,16 @@ no effect, and it makes the result of an image depend on the other images of its
 from the paper in these points:
 
 - Each parent type has a learned scale and shift, at first 1 and 0, in place of BN.
-- H is divided by D: it is the entropy of one dimension.
+- H is divided by D, which gives the entropy per dimension.
 - Poses are not batch-normalised.
-- Where a child is below several positions, the first assignment is equal among all its parents; in
-  the paper it is 1 / J at each position.
+- The first assignment of a child is equal among its parents at all positions. In the paper the
+  first assignment is 1 / J at each position.
 
 An iteration costs 4 B M L J D multiplications; the reference keeps about two tensors of the size of
 the votes per iteration.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types there, D parent
-pose, T iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types at a
+position, D parent pose, T iterations.
 """
 
 import math
@@ -66,7 +67,7 @@ def reference(
         num_iters: Number of iterations T, at least 1.
         scale_J: Scale of the activation of each parent type.
         shift_J: Shift of the activation of each parent type.
-        kappa: Prior kappa0. It acts like so many additional votes of 0 for each parent.
+        kappa: Prior kappa0. Each parent gets kappa0 additional votes with the value 0.
         psi: Prior psi0, added to the sum of squares in each dimension.
         with_trace: Whether to return a trace.
 

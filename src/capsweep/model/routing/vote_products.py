@@ -1,26 +1,26 @@
 """Weighted sums of votes and products of votes with poses, as matrix products.
 
-A routing reads its votes by sums over children, sum_l s_l U_l, and by scalar products p . U_l. Both
-are one matrix product, and the only operations on tensors of the size of the votes; all other
-tensors are smaller by a factor D. `FormedVotes` computes them plainly, for reference
-implementations. `make_fast` makes the fast implementation from a reference, which then reads
-`VoteProducts`. In its backward pass the gradient of U is a sum of outer products over all
-iterations, which is one matrix product too. `apply_to_votes` leaves the small tensors to autograd.
+A routing reads its votes in two ways: by sums over children, sum_l s_l U_l, and by scalar products
+p . U_l. Each is one matrix product. All tensors but the votes are smaller by a factor D.
+`FormedVotes` computes the products plainly, for reference implementations. `make_fast` makes the
+fast implementation of a variant: it calls the reference with `VoteProducts`. In the backward pass
+the gradient of U is a sum of outer products over all iterations, which is one matrix product too.
+`apply_to_votes` leaves the small tensors to autograd.
 
-Gaussians are computed from moments of the votes. Let U = V - c for any constant c, and let Q =
-[U, U^2], which all iterations share, take the place of U:
+Gaussians are computed from moments of the votes. With U = V - c for any constant c, all iterations
+share Q = [U, U^2], which takes the place of U:
 
     with shares s:        n = sum_l s_l;  [m1, m2] = sum_l s_l Q_l;  d = m1 - (1 - n) c
                           mu = c + d;   var = m2 - 2 d m1 + n d^2 + floor
     with precision p:     sum_d p_d (V_ld - mu_d)^2 = [-2 p d, p] Q_l + sum_d p_d d_d^2
 
-The variance and the distances are differences of larger numbers. c is the plain mean of the votes,
-so their error is a rounding error relative to the squared spread of all votes around the mean. It
-was measured in single precision with 16 numbers, for a Gaussian of 40 votes that agree to 0.01
-among 160 that spread by 10. The error of the variance is at most 3e-6 (the floor of EM is 5e-4),
-and that of a squared distance at most 0.11 (7 %). In double precision the error does not matter.
-Rounding to TF32 is 8,000 times as coarse, so it is switched off here, whatever is allowed
-elsewhere.
+The variance and the distances are differences of larger numbers. c is the plain mean of the votes.
+The rounding error of variance and distances is therefore relative to the squared spread of all
+votes around their mean. It was measured in single precision with 16 numbers, for a Gaussian of 40
+votes that agree to 0.01 among 160 votes with a spread of 10. The error of the variance is at most
+3e-6 (the floor of EM is 5e-4). The error of a squared distance is at most 0.11 (7 %). In double
+precision the error does not matter. TF32 rounds 8,000 times as coarsely, so this module switches
+TF32 off.
 
 Shape letters: B batch, M parent positions, J parent types, D parent pose, L children below a
 position; E = B M J parents; X = D numbers of U, or 2 D of Q. `by_x` is the gradient of the loss
@@ -90,14 +90,14 @@ class FormedVotes:
     ) -> Tensor:
         """Compute the shares [B, M, J, L] of each child, as `coupling_softmax` does.
 
-        Where each position has its own softmax, the axes of children and parents are not
-        transposed.
+        If each position has its own softmax, the softmax works on the axis order [B, M, J, L]
+        directly.
 
         Args:
             logit_BMJL: Routing logits.
-            norm: The set of parents that share a child.
-            none_of_the_above: Whether a share of each child may go to no parent: one more slot,
-                whose logit is always 0, takes it.
+            norm: The set of parents that share a child: "all", "types" or "positions".
+            none_of_the_above: Whether a share of each child may go to no parent. The softmax then
+                has one more slot for this share, with the logit 0.
         """
         if logit_BMJL.shape[1] == 1 or norm == "types":
             return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
@@ -129,7 +129,7 @@ class VoteProducts(FormedVotes):
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
-        """Return the tensors that the routing reads besides the votes; here none."""
+        """Return the tensors that the routing reads besides the votes; here there are none."""
         return []
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
@@ -147,7 +147,7 @@ class VoteProducts(FormedVotes):
         return sum_EX.unflatten(0, self.parents)
 
     def compare_votes(self, pose_BMJD: Tensor) -> Tensor:
-        """Compute the scalar products p . U_l [B, M, J, L] with poses of X numbers."""
+        """Compute the scalar products p . U_l [B, M, J, L] of votes with poses p of X numbers."""
         pose_EX = pose_BMJD.flatten(0, 2)
         product_EL = torch.bmm(pose_EX[:, None], self.factor_EXL)[:, 0]
         self._record(product_EL, pose_EX, product_EL)
@@ -160,7 +160,7 @@ class VoteProducts(FormedVotes):
         its gradient takes the place of this factor.
         """
         if torch.is_grad_enabled():
-            # U is constant in the body's graph, so a product with a constant becomes a leaf of it.
+            # U is constant in the body's graph, so a product with a constant becomes a leaf.
             self.products.append(product.requires_grad_())
             self.factors.append((left_EX, right_EL))
 
@@ -168,10 +168,10 @@ class VoteProducts(FormedVotes):
         """Compute the gradient [B, M, J, D, L] with respect to the votes.
 
         Args:
-            by_products: Gradient with respect to each recorded product, None for those without one.
+            by_products: Gradient with respect to each recorded product. None: no gradient.
 
         Returns:
-            The gradient, or None if no product has one.
+            The gradient, or None if no product has a gradient.
         """
         pairs: list[tuple[Tensor, Tensor]] = []
         for product, by, (left_EX, right_EL) in zip(
@@ -284,8 +284,8 @@ def make_fast(
     """Make the fast implementation of a reference that reads its votes through `form_votes`.
 
     The fast implementation needs less time and memory and cannot record a trace. It routes a few
-    images at a time, which is possible because images do not compete: their votes then stay in the
-    cache, and without gradients only the votes of these few images exist at a time.
+    images at a time, because images do not influence each other. The votes of these images stay in
+    the cache. Without gradients, memory holds only these votes.
 
     Args:
         reference: Reference implementation of a variant.
@@ -325,7 +325,7 @@ Body = Callable[..., Sequence[Tensor]]
 def apply_to_votes(
     kind: type[VoteProducts], body: Body, votes_BMJDL: Tensor, *leaves: Tensor
 ) -> Sequence[Any]:
-    """Compute `body(kind(votes), *leaves)`, and differentiate all products with the votes at once.
+    """Compute `body(kind(votes), *leaves)`, and differentiate all products with the votes together.
 
     Args:
         kind: Class that records the products.
@@ -344,7 +344,7 @@ def apply_to_votes(
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """Switch TF32 off inside a context, for products whose small differences matter."""
+    """Switch TF32 off inside a context, because small differences of products matter."""
     was_allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

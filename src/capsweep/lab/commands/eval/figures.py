@@ -1,12 +1,12 @@
 """`capsweep eval NAME CELL` draws a figure of a cell; `capsweep eval figures SWEEP` draws many.
 
-To add a figure, add an entry to FIGURES. The entry names a module of `evaluation.figures`; add this
-function to it:
+To add a figure, add an entry to FIGURES, which names a module of `evaluation.figures`. Add this
+function to the module:
 
     draw_NAME(loader, signature, options)       yields the drawings of a cell
 
-It raises NotApplicableError for a cell that cannot have this figure, and UserError for other
-faults.
+The function raises NotApplicableError for a cell that cannot have this figure, and UserError for
+other faults.
 """
 
 import argparse
@@ -83,8 +83,9 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
     """Draw a figure of a finished cell into its `evals/`, and print its files and captions.
 
     Raises:
-        NotApplicableError: The cell cannot have this figure (it has no decoder, no routing, ...).
-        UserError: Any other fault. Both errors name the cell.
+        NotApplicableError: The cell cannot have this figure, for example because its network has no
+            decoder or no routing; the error names the cell.
+        UserError: Any other fault; the error names the cell.
     """
     module = import_module(f"capsweep.lab.evaluation.figures.{FIGURES[name].module}")
     draw = getattr(module, f"draw_{name.replace('-', '_')}")

@@ -37,7 +37,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def run(parsed: argparse.Namespace) -> None:
-    """Evaluate the finished cells of a sweep, and print and write their table."""
+    """Evaluate the finished cells of a sweep, print their table, and write it to a file."""
     from capsweep.lab.evaluation import attack, averages, routing
     from capsweep.lab.evaluation.sweep_cells import load_cells
 

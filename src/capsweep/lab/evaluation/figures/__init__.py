@@ -30,7 +30,7 @@ class Drawing:
         stem: Name of both files, without extension.
         arrays: The numbers, by name; no Python objects.
         picture: Content of the PNG file.
-        caption: Every choice that was made, and what the picture does not show.
+        caption: Text that says how the picture was made, and what it does not show.
     """
 
     stem: str
@@ -84,10 +84,10 @@ class Panel:
 
 
 def summarise(name: str, values_XT: np.ndarray) -> dict[str, np.ndarray]:
-    """Summarise X numbers for each iteration by mean, standard deviation and quantiles.
+    """Compute mean, standard deviation and quantiles of X numbers for each iteration.
 
     Args:
-        name: Start of the names in the result.
+        name: First part of the names in the result.
         values_XT: Numbers to summarise.
 
     Returns:
@@ -103,7 +103,7 @@ def summarise(name: str, values_XT: np.ndarray) -> dict[str, np.ndarray]:
 def make_curve(
     name: str, arrays: Mapping[str, np.ndarray], label: str, control: float | None = None
 ) -> BandedCurve:
-    """Make a curve of means by iteration, with a band from the lowest of LEVELS to the highest.
+    """Make a curve of means by iteration, with a band from the 5 % to the 95 % quantile.
 
     Args:
         name: Name under which `summarise` stored the numbers in `arrays`.
@@ -131,7 +131,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     scale = " (log scale)" if panel.scale == "log" else ""
     axes.set_ylabel(f"{panel.quantity}{scale}", fontsize=8)
     axes.set_yscale(panel.scale)
-    # Ticks at whole numbers only, also if the axis has a single point.
+    # Ticks are at whole numbers only. `min_n_ticks` keeps this true for an axis with one point.
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.legend(fontsize=7)
     axes.tick_params(labelsize=7, which="both")
@@ -141,7 +141,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 def _draw_curve(axes: Axes, number: int, curve: BandedCurve) -> None:
     style, x = charts.choose_style(number), curve.x
     colour, marker = style.colour, style.marker if len(x) <= MAX_MARKERS else None
-    # A band of a single point is only visible as its edge.
+    # If the curve has a single point, only the edge of the band is visible.
     band, edge = (colour, 0.18), (colour, 0.5)
     axes.fill_between(x, curve.low, curve.high, facecolor=band, edgecolor=edge, linewidth=1)
     axes.plot(

@@ -29,7 +29,8 @@ def draw_reconstructions(loader: CellLoader, name: str, options: Namespace) -> I
     """Yield one figure of test examples and their reconstructions.
 
     Correct examples come first, reconstructed from the capsule of their label. Each failure follows
-    twice: reconstructed from the capsule of its label and from that of the predicted class.
+    twice: reconstructed from the capsule of its label, then from the capsule of the predicted
+    class.
     """
     arrays, examples = draw_columns(loader.load(name), options, classes=1)
     arrays |= {key: array[:, 0] for key, array in arrays.items() if key in BY_CLASS}
@@ -48,7 +49,7 @@ def draw_segmentation(loader: CellLoader, name: str, options: Namespace) -> Iter
     """Yield one figure of overlapping digits, which the decoder draws one by one.
 
     Correct examples come first, drawn from the capsules of their labels. Each failure follows
-    twice: drawn from the capsules of its labels and from those of the predicted classes.
+    twice: drawn from the capsules of its labels, then from the capsules of the predicted classes.
     """
     arrays, examples = draw_columns(loader.load(name), options, classes=2)
     above = []
@@ -111,17 +112,17 @@ def draw_columns(
 
     Args:
         cell: The trained cell.
-        options: `correct` and `failures`, the numbers of examples of each kind.
+        options: `correct` and `failures`, the numbers of correct and of failed examples to decode.
         classes: Number of classes that each image must show.
 
     Returns:
-        Arrays by name, and a text that says which examples they show. The arrays are those of
-        `run_network`, `drawn_from`, which has the decoded classes [K, L], and `reconstructions`
-        [K, L, C, H, W].
+        Arrays by name, and a text that says which examples they show. Two arrays are added to those
+        of `run_network`: `drawn_from` [K, L] has the decoded classes, and `reconstructions` [K, L,
+        C, H, W] has the decoded images.
 
     Raises:
         NotApplicableError: The network has no decoder, images show another number of classes, or
-            there are no such examples.
+            `options` select no example.
     """
     decoder, labels = find_decoder(cell), cell.stored[1]
     shown = labels.reshape(len(labels), -1).shape[1]
@@ -133,7 +134,7 @@ def draw_columns(
     correct, failures = right[: options.correct], wrong[: options.failures]
     places = [*correct.tolist(), *failures.repeat(2).tolist()]
     if not places:
-        raise NotApplicableError("its test has no such examples; raise --correct or --failures")
+        raise NotApplicableError("no test example is selected; raise --correct or --failures")
     arrays, pose_KJD = run_network(cell, places)
     from_KL = arrays["labels"].copy()
     from_KL[len(correct) + 1 :: 2] = arrays["predictions"][len(correct) + 1 :: 2]
@@ -150,7 +151,7 @@ def find_decoder(cell: TrainedCell) -> nn.Module:
     """Return the decoder of a cell's network.
 
     Raises:
-        NotApplicableError: It has none.
+        NotApplicableError: The network has no decoder.
     """
     decoder = getattr(cell.network, "decoder", None)
     if not isinstance(decoder, nn.Module):
@@ -169,8 +170,8 @@ def run_network(cell: TrainedCell, places: Sequence[int]) -> tuple[dict[str, np.
         places        indices of the examples
         images        inputs of the network [K, C, H, W]
         labels        classes that are shown [K, L]
-        predictions   the L highest-scored classes [K, L], as in `match_predictions`
-        digits        single digits, if they overlap in the image [K, L, C, H, W]
+        predictions   the L classes with the highest scores [K, L]; labels are in their own column
+        digits        the single digits of images with overlapping digits [K, L, C, H, W]
 
     Args:
         cell: The trained cell.
@@ -209,8 +210,8 @@ def run_network(cell: TrainedCell, places: Sequence[int]) -> tuple[dict[str, np.
 def match_predictions(scores_KN: np.ndarray, labels_KL: np.ndarray) -> np.ndarray:
     """Return the L highest-scored classes of each example [K, L].
 
-    A predicted class that is a label stands in the column of that label. The others follow by
-    score.
+    A predicted class that is a label is in the column of this label. The other predicted classes
+    fill the remaining columns, ordered by score.
     """
     rows = []
     highest_KL = predict_classes(scores_KN, labels_KL.shape[1])
@@ -221,12 +222,12 @@ def match_predictions(scores_KN: np.ndarray, labels_KL: np.ndarray) -> np.ndarra
 
 
 def draw_from_class(decoder: nn.Module, pose_KJD: Tensor, class_K: np.ndarray) -> Tensor:
-    """Decode each pose from the capsule of one class, with the others masked, as in training.
+    """Decode one class capsule of each example. All other capsules are masked, as in training.
 
     Args:
         decoder: Decoder of the network.
-        pose_KJD: Class poses.
-        class_K: Class to decode from, for each pose.
+        pose_KJD: Class poses of each example.
+        class_K: For each example, the class whose capsule is decoded.
 
     Returns:
         Images [K, C, H, W] with values in 0..1.

@@ -1,36 +1,37 @@
 """What routing does in each iteration: the entropy of couplings, and how much they change.
 
 `draw_couplings` shows how evenly children divide themselves. A child's couplings are its shares
-among its choices. Its choices are all its parents, of all types at all positions above it. With
-none-of-the-above it has one more choice, which is no parent. With p the shares divided by their
-sum,
+among its choices. A child's choices are all its parents, of all types at all positions above the
+child. With none-of-the-above, "no parent" is one more choice. Let p be the shares divided by their
+sum. The entropy is
 
-    H = - sum p ln p        in nats; from 0 (all to one choice) to ln(number of choices)
+    H = - sum p ln p        in nats; from 0 (one choice has everything) to ln(number of choices)
 
 The control is ln(number of choices), the entropy of equal couplings before routing. Children at the
-border of a convolutional layer have fewer parents, and so a lower control; the ratio H / ln(number
-of choices) is comparable between all children. A child with a single parent has no choice, and a
-child without parents has no shares; neither counts. Some routings divide a child several times
-(`routing.norm`): among the types at each position, or among the positions for each type. Then each
-of these distributions counts.
+border of a convolutional layer have fewer parents, and so a lower control. The ratio H / ln(number
+of choices) is comparable between all children. Children with a single parent (no choice) or without
+parents (no shares) are left out. Some routings divide a child several times (`routing.norm`): among
+the types at each position, or among the positions for each type. Then each of these distributions
+counts like a child.
 
 `draw_routing_change` draws figure A.1 of "Dynamic Routing Between Capsules": the average change of
 the routing logits b_ij in each iteration. Procedure 1 adds the agreement u_hat_ij . v_j to b_ij in
 every iteration. So the change of iteration t is the mean of |u_hat_ij . v_j| over children and
 parents, with v of iteration t. Nothing uses the logits after the last iteration, but the figure
-shows its change too.
+also shows the change of this iteration.
 
 The paper's curve falls, almost in a straight line on a log scale. With the definition above the
-curve rises: v turns towards the votes that agree, and becomes longer, so its agreement with them
-grows. Both converge to values above zero, so the logits grow for ever. What falls is the relative
-change: the change of iteration t divided by the mean absolute sum of what iterations 1 .. t have
-added. It is 1 at first, and 1 / t if all changes are equal. The paper does not say whether its
-curve is divided by anything.
+curve rises: v turns towards the votes that agree, and becomes longer, so the agreement of v with
+these votes grows. The length of v and the agreement converge to values above zero, so the logits
+grow for ever. The relative change falls instead. It is the change of iteration t, divided by the
+mean absolute value of the sum of what iterations 1 .. t have added to the logits. The relative
+change is 1 in the first iteration; it is 1 / t if all changes are equal. The paper does not say
+whether its curve is divided by anything.
 
-EM routing has no logits that add up. Each iteration computes its log-probabilities from scratch. A
-part of them is common to all parents of a child and cancels out; with small variances this is the
-largest part. So the figure shows the change of the assignments: the mean of |R_ij(t + 1) - R_ij(t)|
-for iteration t. The last iteration changes nothing.
+EM routing has no logits that are summed over iterations. Each iteration computes new
+log-probabilities. A part of them is equal for all parents of a child and cancels out; if variances
+are small, this is the largest part. So the figure shows the change of the assignments: the mean of
+|R_ij(t + 1) - R_ij(t)| for iteration t. The last iteration does not change the assignments.
 
 Shape letters: B images, G distributions, M parent positions, L children below one, J parent types,
 T iterations.
@@ -54,21 +55,22 @@ from capsweep.lab.evaluation.traces import RoutedCell, Trace, find_routed
 
 LOGITS, ASSIGNMENTS = "logits", "assignments"
 WHAT_CHANGES = {
-    ASSIGNMENTS: "|R after it - R before it| of the assignments; the last iteration changes none",
-    LOGITS: "|u_hat . v|, what it adds to a logit, shown also for the last iteration, where it is "
-    "not used. By this definition it rises, while the paper's curve falls; what falls is its share "
-    "of the mean absolute sum of what iterations 1 .. t have added",
+    ASSIGNMENTS: "|R after t - R before t| of the assignments R; the last iteration changes none",
+    LOGITS: "|u_hat . v|, which iteration t adds to a logit; shown also for the last iteration, "
+    "whose logits are not used. By this definition the change rises, while the paper's curve "
+    "falls; the change divided by the mean absolute sum of all changes up to t falls, too",
 }
-SHARES = ".shares"  # behind the name of a layer in the file
+SHARES = ".shares"  # added to the name of a layer in the file
 TINY = 1e-300  # avoids 0 / 0
 
 
 def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure of the entropy of couplings: in nats, and relative to equal couplings.
 
-    Each has a curve for each routed layer beside its control. For each layer, the file has
-    LAYER.control (nats), LAYER.parents (smallest and largest number of choices of a child),
-    LAYER.nats.* and LAYER.share.* (see `figures.summarise`).
+    Each panel has a curve for each routed layer, and the layer's control: the entropy of equal
+    couplings. For each layer, the file has LAYER.control (nats), LAYER.parents (smallest and
+    largest number of choices of a child), LAYER.nats.* and LAYER.share.*. The last two have mean,
+    standard deviation and quantiles of both entropies.
     """
     routed = _load_routed(loader, name, options)
     arrays: dict[str, np.ndarray] = {"levels": np.array(LEVELS)}
@@ -87,7 +89,7 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
         f"mean over images and children with a choice, active or not, band: {BAND} of them; "
         f"{routed.describe_images()}"
     )
-    relative = Panel("entropy / that of equal couplings", shares)
+    relative = Panel("entropy / entropy of equal couplings", shares)
     panels, title = [Panel("entropy of couplings, nats", nats), relative], "how children divide"
     picture = figures.draw_panels(panels, f"cell {name}: {title} themselves", caption)
     yield Drawing(_name_files("couplings", options), arrays, picture, caption)
@@ -97,8 +99,8 @@ def measure_entropies(routed: RoutedCell) -> dict[str, tuple[Children, np.ndarra
     """Compute the entropies of couplings of all traced images.
 
     Returns:
-        For each routed layer its children, and the entropies in nats [B, G, T] of those
-        distributions that have a choice.
+        For each routed layer, its children and the entropies [B, G, T] in nats. G counts only
+        distributions with at least two choices.
 
     Raises:
         NotApplicableError: The routing has no couplings, or no child has a choice.
@@ -133,8 +135,8 @@ def summarise_entropies(
 def draw_routing_change(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure of the change in each routing iteration, with a curve for each routed layer.
 
-    It shows the change on a linear and on a log scale. For logits it also shows, on a log scale,
-    the change relative to the sum of all changes so far.
+    One panel shows the change on a linear scale, the next on a log scale. For logits, a third panel
+    shows the change relative to the sum of all changes so far, on a log scale.
     """
     routed = _load_routed(loader, name, options)
     quantity, changes = measure_changes(routed)
@@ -161,9 +163,9 @@ def measure_changes(routed: RoutedCell) -> tuple[str, dict[str, np.ndarray]]:
     """Compute how much each iteration changes, for all traced images.
 
     Returns:
-        What changes (logits or assignments), and the mean change of each layer: [B, T] for logits,
-        [B, T - 1] for assignments. For logits, LAYER.shares [B, T] are the changes divided by the
-        sum of all changes so far.
+        The name of what changes (logits or assignments), and the mean change of each layer: [B, T]
+        for logits, [B, T - 1] for assignments. For logits, LAYER.shares [B, T] are the changes
+        divided by the sum of all changes so far.
 
     Raises:
         NotApplicableError: The routing changes neither logits nor assignments.
@@ -185,11 +187,11 @@ def measure_trace(trace: Trace) -> tuple[str, Tensor]:
         trace: For each iteration, the tensor `agreement` or `coupling` [B, M, L, J].
 
     Returns:
-        What changes (logits or assignments), and the mean change of each image and iteration:
-        [B, T] for logits, [B, T - 1] for assignments.
+        The name of what changes (logits or assignments), and the mean change of each image and
+        iteration: [B, T] for logits, [B, T - 1] for assignments.
 
     Raises:
-        NotApplicableError: The trace has neither, or there is only one iteration of assignments.
+        NotApplicableError: The trace has neither tensor, or it has couplings of one iteration only.
     """
     if all("agreement" in iteration for iteration in trace):
         return LOGITS, _mean_sizes([iteration["agreement"] for iteration in trace])
@@ -205,9 +207,9 @@ def measure_trace(trace: Trace) -> tuple[str, Tensor]:
 
 
 def measure_shares(trace: Trace) -> Tensor:
-    """Compute the relative change of logits [B, T]: what an iteration adds, over the sum so far.
+    """Compute the relative change of logits [B, T]: the change over the sum of changes so far.
 
-    Both are mean absolute values over links. The ratio is 0 if nothing was added.
+    The change and the sum are mean absolute values over links. The ratio is 0 if the sum is 0.
     """
     added = [iteration["agreement"] for iteration in trace]
     return _mean_sizes(added) / _mean_sizes(list(accumulate(added))).clamp_min(TINY)
@@ -219,14 +221,14 @@ def _mean_sizes(changes: Sequence[Tensor]) -> Tensor:
 
 
 def _load_routed(loader: CellLoader, name: str, options: Namespace) -> RoutedCell:
-    """Load a cell, check its stored predictions, and set up its tracing from a figure's options."""
+    """Load a cell for tracing with the options of a figure, and check its stored predictions."""
     routed = find_routed(loader.load(name), options.examples, options.iterations)
     routed.cell.verify(routed.examples)
     return routed
 
 
 def _name_files(figure: str, options: Namespace) -> str:
-    """Return the stem of a figure's file names, which includes options other than the defaults."""
+    """Return the stem of a figure's file names, with all options that differ from the defaults."""
     iterations = "" if options.iterations is None else f"-iterations{options.iterations}"
     changed = options.examples != TRACED_EXAMPLES
     return f"{figure}{iterations}" + (f"-first{options.examples}" if changed else "")

@@ -17,12 +17,12 @@ from capsweep.report import charts
 from capsweep.report.charts import Grid
 from capsweep.statistics.examples import find_wrong
 
-TWEAKS = np.arange(-5, 6) / 20  # -0.25 to 0.25 by 0.05; the middle one is exactly 0
+TWEAKS = np.arange(-5, 6) / 20  # -0.25 to 0.25 in steps of 0.05; the middle number is exactly 0
 SIDE = 84  # pixels of each image; small, because there are many
 
 
 def draw_perturbations(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield a page for each class that the test examples show."""
+    """Yield a page for each class in the test: what each dimension of the class pose changes."""
     cell = loader.load(name)
     for page in tweak_poses(cell, find_first(cell.stored)):
         caption = _describe_page(page)
@@ -33,7 +33,8 @@ def draw_perturbations(loader: CellLoader, name: str, options: Namespace) -> Ite
 def find_first(stored: Predictions) -> list[tuple[int, int]]:
     """Choose a test example for each class that the test examples show.
 
-    It is the first correctly classified example that shows the class, else the first one.
+    The first correctly classified example of a class is chosen. If all its examples are classified
+    wrongly, the first example is chosen.
 
     Returns:
         Pairs of a class and the index of its example.
@@ -51,10 +52,10 @@ def tweak_poses(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator
 
     The arrays of a page:
 
-        tweaks            TWEAKS
+        tweaks            numbers that are added to a dimension (TWEAKS)
         place             index of the test example
         label             class whose pose is decoded
-        prediction        class that is predicted for this label; `label` itself if that is right
+        prediction        class that is predicted for this label; equals `label` if correct
         length            length of the unchanged capsule
         image             input of the network [C, H, W]
         reconstructions   decoded images [D, T, C, H, W] with values in 0..1
@@ -99,7 +100,8 @@ def draw_tweaked(decoder: nn.Module, pose_JD: Tensor, label: int) -> Tensor:
 def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
     """Draw the page of a class, and return the PNG.
 
-    The input is at the left; then there is a row for each dimension and a column for each tweak.
+    The input is at the left. Right of it is a grid with a row for each dimension of the pose and a
+    column for each tweak.
     """
     drawn_DTHW3 = np.stack([charts.to_rgb(row) for row in page["reconstructions"]])
     left_D1HW3 = np.full_like(drawn_DTHW3[:, :1], np.nan)
@@ -116,10 +118,10 @@ def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
 
 
 def _describe_page(page: Mapping[str, Any]) -> str:
-    """Return the caption of a page, with every choice."""
+    """Return the caption of a page, which says how the page was made."""
     return (
-        f"test example {page['place']}, classified as {page['prediction']}; drawn from the capsule "
-        f"of its class {page['label']} alone, of length {page['length']:.3g}; each row adds to one "
-        "dimension of that capsule's pose, from -0.25 to 0.25 by 0.05; its length changes with it; "
-        f"column 0 is the plain reconstruction; {charts.SCALED}"
+        f"test example {page['place']}, classified as {page['prediction']}; drawn only from the "
+        f"capsule of its class {page['label']}, of length {page['length']:.3g}; each row changes "
+        "one dimension of the capsule's pose by -0.25 to 0.25 in steps of 0.05, and so also the "
+        f"capsule's length; column 0 is the unchanged reconstruction; {charts.SCALED}"
     )

@@ -1,8 +1,8 @@
 """Training loss by number of routing iterations: figure A.2 of "Dynamic Routing Between Capsules".
 
 A cell is compared with every finished cell of its ledger that differs from it only in
-routing.num_iters and seed. No network is run: the losses are read from metrics.jsonl. Each is the
-mean of an epoch, drawn at the epoch's last step.
+routing.num_iters and seed. No network is run: the losses are read from metrics.jsonl. Each loss is
+the mean over an epoch, drawn at the epoch's last step.
 
 Shape letters: S seeds, E epochs.
 """
@@ -26,14 +26,14 @@ from capsweep.statistics.seeds import list_common_steps
 
 LOSS = "train/loss"
 CAPTION = (
-    "all finished cells that differ only in routing.num_iters and seed; the loss that each was "
-    "trained with, averaged over an epoch, at its last step\n"
+    "all finished cells that differ only in routing.num_iters and seed; training loss, averaged "
+    "over an epoch and drawn at the epoch's last step\n"
     "mean over seeds, band: lowest to highest seed, at the steps that all seeds have"
 )
 
 
 def draw_training_loss(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield one figure with a curve for each number of iterations, on a linear and on a log scale.
+    """Yield one figure with a curve for each number of iterations, on linear and log scales.
 
     For n iterations (0: without routing), the file has Tn.step [E], Tn.loss [S, E], Tn.seeds and
     Tn.cells.
@@ -64,7 +64,7 @@ def read_loss(ledger: Ledger, name: str) -> dict[int, dict[tuple[int, str], dict
 
     Raises:
         UserError: The cell is not finished; the error names the cell.
-        NotApplicableError: Its metrics have no training loss.
+        NotApplicableError: The metrics of the cell have no training loss.
     """
     if ledger.read_result(name) is None:
         raise UserError(f"{name}: it is not finished; run the cell first")
@@ -82,7 +82,8 @@ def read_loss(ledger: Ledger, name: str) -> dict[int, dict[tuple[int, str], dict
 def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int, int]]:
     """Find a cell and its peers: the cells that differ from it only in iterations and seed.
 
-    Cells are compared by signature, so a key with its neutral value may be absent.
+    Cells are compared by signature. A signature ignores a key that has its neutral value, so a peer
+    may lack this key.
 
     Returns:
         Iterations and seed of each cell by signature, sorted by iterations and seed. Iterations are

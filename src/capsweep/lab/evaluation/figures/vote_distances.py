@@ -1,10 +1,10 @@
-"""How far votes are from the class capsules that they vote for, by routing iteration.
+"""Distances of votes from the class capsules that they vote for, by routing iteration.
 
 This is figure 2 of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018). The panel of
 routing iteration t and class c is a histogram over the children i. It counts the squared distance
 (summed over coordinates) of vote V_ic from the mean mu_c after iteration t. The weight of a vote is
 the assignment R_ic from which the iteration computed mu_c. The paper does not say whether distances
-are squared, nor whether the activations of children count; the caption says what is drawn here.
+are squared, or whether the activations of children count. The caption says what is drawn here.
 
 Shape letters: B images, M parent positions, L children, J classes, T routing iterations, X = M L
 votes.
@@ -32,7 +32,7 @@ INCHES = 1.7  # side of a panel
 
 
 def draw_vote_distances(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield a figure for each chosen test image."""
+    """Yield a figure of vote distances for each chosen test image."""
     cell = loader.load(name)
     last, place = len(cell.test) - 1, max(options.examples)
     if place > last:
@@ -47,7 +47,7 @@ def draw_vote_distances(loader: CellLoader, name: str, options: Namespace) -> It
 
 
 def count_distances(trace: Trace | None) -> dict[str, np.ndarray]:
-    """Compute the histograms of the first image of a traced batch.
+    """Compute the histograms of vote distances for the first image of a traced batch.
 
     The arrays of the result:
 
@@ -81,7 +81,7 @@ def count_distances(trace: Trace | None) -> dict[str, np.ndarray]:
 
 
 def _draw_figure(arrays: Mapping[str, np.ndarray], label: int, title: str, caption: str) -> bytes:
-    """Draw the histograms, a row for each routing iteration and a column for each class, as PNG."""
+    """Return a PNG of the histograms: a row for each iteration and a column for each class."""
     edges, weight = arrays["edges"], arrays["weight"]
     iterations, classes, _ = weight.shape
     figure = Figure(figsize=(INCHES * classes + 1, INCHES * iterations + 1.4), layout="constrained")
@@ -100,7 +100,7 @@ def _draw_figure(arrays: Mapping[str, np.ndarray], label: int, title: str, capti
 
 
 def _describe(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return the caption, with every choice and what the panels do not show."""
+    """Return the caption, which says how the figure was made and what the panels do not show."""
     weight, beyond = arrays["weight"], arrays["beyond"].sum()
     return (
         "squared distance of votes (coordinates added) to the class capsule's mean after the "

@@ -1,4 +1,4 @@
-"""The network, built from its configuration."""
+"""Test of the network that is built from its configuration."""
 
 import torch
 

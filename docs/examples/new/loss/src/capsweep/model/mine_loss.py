@@ -10,8 +10,8 @@ from torch.nn import functional as F
 def mine_loss(length_BN: Tensor, target_BN: Tensor, *, delta: float) -> Tensor:
     """Compute the Huber loss of capsule lengths, summed over classes and averaged over the batch.
 
-    A distance d between length and target costs d^2 / 2 up to `delta`, and delta (d - delta / 2)
-    above it.
+    The loss of a distance d between length and target is d^2 / 2 if d is at most `delta`, else
+    delta (d - delta / 2).
 
     Args:
         length_BN: Lengths of the class capsules [B, N], 0..1.

@@ -1,6 +1,6 @@
 """A small CapsNet as a starting point: describe your network and its source here.
 
-Shape letters: B batch, I children, C H W image.
+Shape letters: B batch, I children, J classes, D class pose, C H W image.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +21,14 @@ class MineNetwork(nn.Module):
         image_shape: C, H and W of the images.
         num_classes: Number of classes.
         channels: Channels of both convolutions.
-        primary: Number of capsule `types` and length of their `pose`.
+        primary: Sizes of the primary capsules: "types" is the number of capsule types, "pose" the
+            length of a pose.
         class_pose: Length of the pose of a class capsule.
         vote_gain: Expected length of a class capsule's input before training, for children of
             length 1.
         routing: Builds the routing of a layer.
         decoder: Builds the decoder from num_classes, class_pose and image_shape; None for a network
-            without one.
+            without a decoder.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class MineNetwork(nn.Module):
         )
         capsules = Convolution(channels, types * pose, kernel=3, stride=1, same=True)
         self.primary = PrimaryCapsules(capsules, pose)
-        with torch.no_grad():  # counts the children, so that layers above may change freely
+        with torch.no_grad():  # counts the children, so that you can change the convolutions
             blank_BIP = self.primary(self.features(torch.zeros(1, *image_shape)))
         self.classes = ClassCapsules(
             num_children=blank_BIP.shape[1],
@@ -74,7 +75,7 @@ class MineNetwork(nn.Module):
             with_trace: Whether to return the trace of the routing too, under the name `classes`.
 
         Returns:
-            Lengths [B, J], poses [B, J, D] and, if they are wanted, the traces.
+            Lengths [B, J], poses [B, J, D] and, with `with_trace`, the traces.
         """
         routed = self.classes(self.primary(self.features(images_BCHW)), with_trace)
         traces = {"classes": routed.trace} if with_trace else None

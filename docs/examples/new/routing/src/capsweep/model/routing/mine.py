@@ -6,10 +6,10 @@
         v_j  = squash(sum_i c_ij u_hat_ij)
         b_ij = b_ij + cos(u_hat_ij, v_j)
 
-It differs from dynamic routing (Sabour, Frosst, Hinton 2017, procedure 1) in two things: the
-agreement is the cosine of vote and parent, not their scalar product, and its weight (the gain of
-the parent) is learned. The variant `dynamic` also has the bias of its authors' code: compare with
-`routing.bias=false`.
+This variant differs from dynamic routing (Sabour, Frosst, Hinton 2017, procedure 1) in two things.
+The agreement is the cosine of vote and parent, not their scalar product. The agreement is also
+multiplied by a learned weight, the gain of the parent. The variant `dynamic` has a bias, which is
+in the code of Sabour et al.; for a fair comparison, train `dynamic` with `routing.bias=false`.
 
 An iteration costs 4 B I J D multiplications. The votes take memory for B I J D numbers.
 
@@ -32,10 +32,10 @@ def reference(
     gain_J: Tensor,
     with_trace: bool = False,
 ) -> Routed:
-    """Route votes by the equations above.
+    """Route votes by the equations at the beginning of this file.
 
     Args:
-        votes: The votes, [B, M, L, J, D] when they are formed.
+        votes: The votes; the method `form_local` returns them as a tensor [B, M, L, J, D].
         num_iters: Number of iterations, T.
         gain_J: Gain of each parent [J].
         with_trace: Whether to return the values of all iterations too.

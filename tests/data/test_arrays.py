@@ -129,7 +129,7 @@ STANDARDISED = ((IMAGES - 127.0) / 50).astype(np.int8).astype(np.uint8)
     [
         ({"train_labels": None}, "it has no train_labels; it has train_images, test_images, test_"),
         ({"val_images": IMAGES}, "it has no val_labels"),
-        ({"val_images": IMAGES[:, :1], "val_labels": LABELS}, r"\[1, 5, 7\] in val_images; make"),
+        ({"val_images": IMAGES[:, :1], "val_labels": LABELS}, r"val_images are \[1, 5, 7\] each"),
         ({"train_images": IMAGES / 255}, r"are float64, not uint8; write intensities 0\.\.255"),
         (
             {"train_images": IMAGES.reshape(6, -1)},

@@ -1,1 +1,1 @@
-"""The configuration of one run: composed by Hydra, checked and hashed. Imports no torch."""
+"""The configuration of one run: composed by Hydra, checked and hashed. No torch is imported."""

@@ -25,7 +25,7 @@ class _StrictLoader(yaml.CSafeLoader):
     """A YAML loader for plain data only, which refuses a section that has a key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Read a section, and raise ConfigError if a key stands twice in it."""
+        """Read a section; raise ConfigError if the section has a key twice."""
         keys: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -41,7 +41,7 @@ class PlainLoader(_StrictLoader):
 
     null, true, false and decimal numbers such as 1e-3 are values; other text is text. Unquoted text
     such as `yes` or `0x10` is refused: some of OmegaConf (YAML 1.1), YAML 1.2 and Hydra's command
-    line read it as a value, and others as text.
+    line read such text as a value, and others read it as text.
     """
 
     def refuse(self, node: yaml.ScalarNode) -> None:

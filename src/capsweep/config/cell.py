@@ -1,4 +1,4 @@
-"""The cell, which is one training run with all settings and a seed, and the cell's signature."""
+"""The cell: one training run with all settings and a seed, and the signature of this run."""
 
 import difflib
 import hashlib
@@ -127,7 +127,7 @@ WORKING = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run."""
+    """One training run, with all of its settings."""
 
     config: Mapping[str, Any]  # the whole configuration: canonical, resolved, plain data
     overrides: tuple[str, ...]  # arguments of `capsweep train` that compose this cell
@@ -140,13 +140,13 @@ class Cell:
 
     @cached_property
     def signature(self) -> str:
-        """A hash of the science, 16 hexadecimal digits. Cells of equal science have equal ones."""
+        """A hash of the science, 16 hexadecimal digits. Equal science gives equal signatures."""
         before, after = self._hashed_text
         return _hash_text(f"{before}{json.dumps(self.config['seed'])}{after}")
 
     @cached_property
     def _hashed_text(self) -> tuple[str, str]:
-        """The text that is hashed for the signature, before and after the value of the seed."""
+        """The hashed text of the signature in two parts: before and after the value of the seed."""
         before, after = _write_hashed({**self.science, "seed": NO_SEED}).split(json.dumps(NO_SEED))
         return before, after
 
@@ -206,7 +206,10 @@ class Cell:
 
 
 def hash_science(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
-    """Compute the signature of a canonical science configuration with its data's fingerprint."""
+    """Compute the signature of a canonical science configuration.
+
+    The configuration must include the fingerprint of the data.
+    """
     return _hash_text(_write_hashed(science, version))
 
 
@@ -297,6 +300,6 @@ def flatten(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean NAME?` for the most similar known name; empty if none is similar."""
+    """Return `did you mean NAME?` for the most similar known name; empty if no name is similar."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else ""

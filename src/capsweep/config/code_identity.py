@@ -2,8 +2,8 @@
 
 The hash is recorded beside a result. The hash is not part of the signature, because results must
 stay valid when code changes without changing numbers. Comments, docstrings and layout do not change
-the hash. Modules that the cell does not import do not change it either, so a new routing variant
-does not affect the cells of other variants.
+the hash. Modules that the cell does not import do not change the hash either, so a new routing
+variant does not affect the cells of other variants.
 
 Files are read when this process starts; a worker that starts later must find the same code.
 Parsing all files takes a second, so the result is kept in the user's cache.
@@ -60,7 +60,7 @@ def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @cache
 def _parse_modules() -> Mapping[str, tuple[str, list[str]]]:
-    """Return a hash of the code of each module, and the names that the module imports."""
+    """Return, by the name of a module, a hash of its code and the names that it imports."""
     return compute_once(
         "code",
         f"{platform.python_version()} {hash_package()}",
@@ -128,7 +128,7 @@ def _find_module(dotted: str) -> str | None:
 
 @cache
 def _find_closure(modules: frozenset[str]) -> frozenset[str]:
-    """Return some modules and all modules of NUMERICS that they import, directly or indirectly.
+    """Return `modules` and all modules of NUMERICS that these import, directly or indirectly.
 
     Modules of CHOSEN are added only if they are among the given modules.
     """

@@ -5,7 +5,7 @@ much faster than setting them by Hydra. The YAML of conf/ is the schema: it says
 set, and which type each value has.
 
 In conf/, `${key}` stands for the value of another key. The other key may not be in `places` or
-`cluster`, because settings are recorded and uploaded. It may not be `seed`, because
+`cluster`, because settings are recorded and uploaded. The other key may not be `seed`, because
 `Cell.with_seed` changes only the seed. Only `places` and the keys of FILLED may read variables of
 the environment. A typed value may not contain `${`.
 """
@@ -104,7 +104,7 @@ def _check_drawn(written: Mapping[str, Any]) -> None:
 
 
 def compose_files(overrides: Iterable[Override]) -> Composition:
-    """Compose the files that overrides choose; other overrides are ignored.
+    """Compose the files that overrides `group=option` choose; overrides of keys are ignored.
 
     Raises:
         ConfigError: If a group does not have the chosen option.
@@ -134,7 +134,10 @@ def _read_recipe(name: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _compose_groups(groups: tuple[str, ...]) -> Composition:
-    """Compose a choice of groups or read it from the user's cache, because Hydra takes 0.2 s."""
+    """Compose a choice of groups.
+
+    The result is kept in the user's cache, because Hydra takes 0.2 s.
+    """
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
     written, schema, recipe = compute_once("compositions", key, compose)
     return Composition(written, schema, recipe)
@@ -206,7 +209,7 @@ def _list_inapplicable(
 
     A recipe may set keys of capsules that a CNN does not have. A preset may set keys of the routing
     that it chooses; if another routing was typed, that routing may not have these keys. Such keys
-    are dropped. A key that no file of conf/ has is not listed, so that it is refused.
+    are dropped. A key that no file of conf/ has is not listed, so that the key is refused.
     """
     is_typed = any(group.startswith("routing=") for group in groups)
     keys = [*flatten(written.get("routing") or {}, "routing")] if is_typed else []

@@ -61,7 +61,7 @@ class Override:
 
     @property
     def value(self) -> Any:
-        """The value of a choice; the first value of an axis."""
+        """The only value of a choice, or the first value of an axis."""
         return self.values[0]
 
     @property
@@ -109,7 +109,11 @@ def parse_axis(text: str) -> Override | Interval:
 
 
 def _read_parsed(parsed: HydraOverride, text: str) -> Override | Interval:
-    """Convert the result of Hydra's parser; raise ConfigError for kinds that are not allowed."""
+    """Convert the result of Hydra's parser to an override or an interval.
+
+    Raises:
+        ConfigError: If the text would add, delete or move a key, or if a value is not allowed.
+    """
     key, value = with_dots(parsed.key_or_group), parsed.value()
     if parsed.type is not OverrideType.CHANGE or parsed.package is not None:
         why = "keys of conf/ cannot be added, deleted or moved"
@@ -230,13 +234,13 @@ def with_dots(key: str) -> str:
 
 
 def with_slashes(key: str) -> str:
-    """Write a group with slashes for Hydra, as `dataset/source`; return other keys unchanged."""
+    """Write a group with slashes for Hydra: `dataset/source`; return other keys unchanged."""
     return key.replace(".", "/") if is_group(key) else key
 
 
 @cache
 def list_options(group: str) -> Sequence[str]:
-    """List the options of a group in sorted order; groups inside this group are left out."""
+    """List the options of a group in sorted order; options of inner groups are left out."""
     conf, outer = package_files.find_folder("conf"), group.replace("/", ".")
     folder = conf / with_slashes(outer)
     inner = [conf / with_slashes(name) for name in list_groups() if name.startswith(f"{outer}.")]

@@ -52,7 +52,10 @@ def describe_code() -> dict[str, Any]:
 
 
 def _ask_git(*words: str) -> str | None:
-    """Return the output of a git command in the checkout; None if it is missing or git fails."""
+    """Return the output of a git command in the checkout.
+
+    The result is None if there is no checkout, or if git fails.
+    """
     if not (CHECKOUT / ".git").exists():
         return None
     git = ["git", "-C", str(CHECKOUT), *words]

@@ -102,7 +102,7 @@ def keeps_rule(value: Any, rule: str) -> bool:
 
 
 def _is_within(value: float, rule: str) -> bool:
-    """Return whether a number obeys `>= 1`, `> 0`, or `in [0, 1)`, which excludes 1."""
+    """Return whether a number obeys a rule such as `>= 1`, `> 0` or `in [0, 1)` (without 1)."""
     if (match := re.fullmatch(r"in ([\[(])(\S+), (\S+)([\])])", rule)) is not None:
         begins, low, high, ends = match.groups()
         above = value >= float(low) if begins == "[" else value > float(low)

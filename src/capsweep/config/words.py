@@ -112,7 +112,7 @@ ENVIRONMENT = re.compile(
 
 
 class WordError(ValueError):
-    """An error for a word that a command does not take; it says what to type instead."""
+    """An error for a word that a command does not take; the message says what to type instead."""
 
 
 def list_words(target: str) -> list[Word]:
@@ -163,7 +163,7 @@ def check_name(name: str, value: str, targets: list[str]) -> None:
 
 
 def read_makeflags(flags: str) -> list[str]:
-    """Read the words of make's command line, as they were typed, from its variable MAKEFLAGS.
+    """Read the words of make's command line, as they were typed, from the variable MAKEFLAGS.
 
     make writes the words in reverse order, with a backslash before blanks and backslashes, and
     with each dollar sign doubled.
@@ -177,7 +177,7 @@ def read_makeflags(flags: str) -> list[str]:
 
 
 def find_target(arguments: Sequence[str]) -> str:
-    """Find the target of make for the command in a command line."""
+    """Find the target of make that runs the same command as a command line; empty if none."""
     names = [w for w in arguments if not (w.startswith("-") or NAME.fullmatch(w))][:2]
     targets = {" ".join(command): target for target, command in COMMANDS.items()}
     return targets.get(" ".join(names), names[0] if names else "")

@@ -196,8 +196,7 @@ def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None
         raise DataError(f"{name} are {images.dtype}, not uint8; {SCALE}")
     if images.shape[1:] != shape:
         raise DataError(
-            f"the shape of an image is {list(shape)} in train_images, but {list(images.shape[1:])} "
-            f"in {name}; make the shapes equal"
+            f"{name} are {[*images.shape[1:]]} each, but train_images {[*shape]}; make shapes equal"
         )
     seen = images[:MOST_SEEN]
     if len(seen) > 1 and (seen == seen[0]).all():

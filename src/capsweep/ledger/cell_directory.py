@@ -96,7 +96,7 @@ class CellDirectory:
     def _with_digests(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Add the digests of the cell's files to a result.
 
-        Files in evals/ have no digest, because later evaluations may write them again.
+        Files in evals/ have no digest, because later evaluations may replace these files.
         """
         names = (path.name for path in self.path.iterdir() if path.is_file())
         final = sorted(name for name in names if name not in (RESULT, RESUME) and name[0] != ".")

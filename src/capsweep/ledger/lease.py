@@ -215,7 +215,7 @@ def take_lease(ledger: Path, signature: str, dead_claim: str = "") -> Lease:
 
 
 def _create_claim_file(path: Path) -> bool:
-    """Create the file of a claim of this process; return False if the file exists already.
+    """Create a claim file for this process; return False if the file exists already.
 
     The content is written to a temporary file, and a hard link then gives the file its final name.
     So no other process sees an incomplete claim. The link fails if the final name exists.

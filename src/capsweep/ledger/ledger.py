@@ -173,7 +173,7 @@ class Ledger:
         return content, where
 
     def write_evaluation(self, signature: str, name: str, content: bytes) -> str:
-        """Write the file `evals/NAME` of a finished cell, and return its path or URL.
+        """Write the file `evals/NAME` of a finished cell, and return the file's path or URL.
 
         Raises:
             UserError: If the cell is not finished.

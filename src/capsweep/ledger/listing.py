@@ -148,8 +148,8 @@ def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[List
         texts: Overrides such as "seed=1,2"; a cell agrees if it has one of the values.
 
     Raises:
-        ConfigError: If no cell has the key of an override, or one of its values. The message lists
-            some keys or values that exist.
+        ConfigError: If no cell has the key of an override, or if no cell has any of the override's
+            values. The message lists some keys or values that exist.
     """
     from capsweep.config import overrides  # this imports Hydra
 

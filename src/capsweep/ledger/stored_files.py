@@ -125,7 +125,7 @@ def hash_result(result: Mapping[str, Any]) -> str:
 
 
 def with_digests(result: Mapping[str, Any], digests: Mapping[str, str]) -> dict[str, Any]:
-    """Return a result with the digests of its cell's files and of the result itself."""
+    """Return a result with added digests of the cell's files and of the result itself."""
     plain = json.loads(json.dumps({**result, DIGESTS: digests}, allow_nan=False))
     plain[DIGESTS][RESULT] = hash_result(plain)
     return plain

@@ -162,8 +162,8 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
 def _remove_unfinished(ledger: Ledger, signature: str) -> None:
     """Remove the files of an unfinished run of a cell.
 
-    On a disk, the whole folder of the cell is removed. In an object store, the folders of attempts
-    stay.
+    On a disk, the whole folder of the cell is removed. In an object store, only error.txt,
+    stopped.json and resume.ckpt are removed.
     """
     names = (FAILURE, STOPPED, "resume.ckpt")
     parts = [""] if ledger.disk is not None else [f"/{name}" for name in names]
@@ -248,11 +248,11 @@ def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each file of an export, checked against the manifest.
+    """Yield the name and content of each file of an export, after a check against the manifest.
 
     Raises:
-        DataError: If a hash is wrong, or if a file of the manifest is absent, which is known only
-            at the end. The message names the file.
+        DataError: If a hash is wrong. After the last file: if a file of the manifest is absent. The
+            message names the file.
     """
     members = _read_tar(file)
     hashes = _parse_manifest(file, *next(members, ("", b"")))
@@ -275,8 +275,8 @@ def _parse_manifest(file: Path, name: str, content: bytes) -> dict[str, str]:
 def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each file of a tar file, one at a time.
 
-    The names of the files are not checked here. Sparse files, and archives that are not compressed
-    by xz but in another way, are refused, because their content may be much larger than the file.
+    The caller must check the names of the files. Only plain archives and xz archives are read. With
+    another compression, or with sparse files, the content could be much larger than the archive.
     Links and devices are refused too, because an export does not contain any.
 
     Raises:

@@ -48,8 +48,8 @@ def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbag
 
     Args:
         ledger: The ledger.
-        storage: The folder that contains the ledger. If it is given, scratch in this folder, in the
-            user's cache and in this machine's temporary folder is searched too.
+        storage: The folder that contains the ledger. If it is given, scratch of ended processes is
+            garbage too: in this folder, in the user's cache and in the temporary folder.
     """
     if (root := ledger.disk) is not None:
         for path in root.glob("??/*/resume.ckpt"):

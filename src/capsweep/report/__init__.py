@@ -1,1 +1,1 @@
-"""Reports of sweeps: tables, charts and pages, made from a ledger. Imports no torch."""
+"""Reports of sweeps: tables, charts and pages, made from a ledger. No torch is imported."""

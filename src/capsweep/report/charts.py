@@ -58,7 +58,7 @@ class Style(NamedTuple):
 
 
 def choose_style(index: int) -> Style:
-    """Choose the style of the curve at an index; 28 successive indices give different styles."""
+    """Choose the style of curve number `index`; 28 successive numbers give different styles."""
     return Style(*(each[index % len(each)] for each in (COLOURS, LINES, MARKERS)))
 
 
@@ -76,7 +76,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point in a chart of metric against cost: one row of a table with all of its seeds."""
+    """A point of a chart that shows the metric against cost: one row with results of all seeds."""
 
     name: str  # name of the row, for the legend
     row: int  # index of the row among the drawn rows; it decides the style
@@ -107,7 +107,7 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
     matplotlib.
 
     Args:
-        draw: A function of a module that returns the figure.
+        draw: A function that returns the figure. Its name is part of the key in the cache.
         *numbers: The arguments of `draw`: plain data or dataclasses.
     """
 
@@ -244,7 +244,7 @@ class Grid:
 def to_rgb(images_KCHW: np.ndarray) -> np.ndarray:
     """Return images as RGB with values in 0..1 and the shape [K, H, W, 3].
 
-    Images of three channels keep their colours. Other images become grey, by their first channel.
+    Images of three channels keep their colours. Of other images the first channel is shown in grey.
     """
     channels = (0, 1, 2) if images_KCHW.shape[1] == 3 else (0, 0, 0)
     return images_KCHW[:, channels].transpose(0, 2, 3, 1).clip(0, 1)

@@ -42,7 +42,7 @@ def _describe_test(ledger: Ledger, signature: str) -> dict[str, Any]:
 
 
 def format_error(wrong: int, total: int) -> str:
-    """Write an error with Wilson's 95 % interval, as `0.83 % (3 of 360) [0.28, 2.43]`."""
+    """Write an error with Wilson's 95 % interval, such as `0.83 % (3 of 360) [0.28, 2.43]`."""
     low, high = examples.wilson_interval(wrong, total)
     return f"{100 * wrong / total:.2f} % ({wrong} of {total}) [{100 * low:.2f}, {100 * high:.2f}]"
 
@@ -54,7 +54,7 @@ def describe_comparison(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]]
     second) with its paired bootstrap interval, and the p value of McNemar's exact test.
 
     Args:
-        predictions: Scores and labels of the two cells, by signature, in the order of comparison.
+        predictions: Scores and labels of each cell, by signature; the first cell comes first.
 
     Raises:
         UserError: If the labels differ, or if scores do not fit the labels.

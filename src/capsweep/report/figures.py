@@ -26,7 +26,7 @@ class ReportFigure:
     """A figure of a report's page."""
 
     caption: str  # what is shown and how it was computed, or why there is no image
-    stem: str  # name of its file, without the ending
+    stem: str  # name of the figure's file, without the ending
     names: Sequence[str] = ()  # names of the drawn rows
     image: bytes | None = None  # the PNG; None if nothing can be drawn
 
@@ -91,7 +91,7 @@ def _choose_rows(table: ResultTable) -> list[CellGroup]:
 
 
 def describe_rows(table: ResultTable) -> str:
-    """Describe how the figures name a row, and which rows they leave out."""
+    """Return a note on the names of rows in the figures, and on rows that are not drawn."""
     text = f"Rows are named {' · '.join(table.sweep.rows)}. Time includes validation."
     if len(table.rows) > MOST_ROWS:
         best = "the best" if table.baseline is None else "the baseline and the best"
@@ -108,7 +108,7 @@ def choose_split(name: str, fields: Sequence[CellGroup]) -> str:
 
 
 def read_rows(cell: TableCell, key: str, factor: float = 1) -> Series:
-    """Read a metric of a cell by epoch, counted from 0, and multiply the metric by a factor."""
+    """Read a metric of a cell, times a factor, by epoch; the first epoch is 0."""
     values = {row["epoch"]: row.get(key) for row in cell.rows}
     return {epoch: factor * v for epoch, v in values.items() if isinstance(v, (int, float))}
 
@@ -162,7 +162,7 @@ def collect_marks(
 
     Args:
         fields: The fields of one column of a table.
-        read_cost: A function that reads the cost from a cell's result; None if it has no cost.
+        read_cost: A function that returns the cost in a cell's result; None if there is no cost.
 
     Returns:
         The marks, each at the mean cost over its seeds.

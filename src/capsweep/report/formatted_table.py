@@ -155,7 +155,10 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
 
 
 def shorten_cause(cause: str) -> str:
-    """Shorten a cause of failure to its kind, or to the name of the Python error."""
+    """Shorten a cause of failure to its kind, or to the name of the Python error.
+
+    The name is used if the kind is CODE or UNKNOWN and the cause begins with a name.
+    """
     kind = causes.classify_cause(cause)
     name = cause.partition(":")[0]
     is_named = kind in (CauseKind.CODE, CauseKind.UNKNOWN) and name.isidentifier()

@@ -1,6 +1,6 @@
 """The web page of a sweep: one HTML file with its table, figures and pictures.
 
-Each number of the table links to the cells behind it, with their settings and origin.
+Each number of the table links to the cells behind the number, with their settings and origin.
 """
 
 import base64
@@ -41,8 +41,8 @@ class Picture:
     """A picture that an evaluation of a cell drew.
 
     Attributes:
-        name: The name of its file in evals/.
-        field: The field of the table that has the cell.
+        name: The name of the picture's file in evals/.
+        field: The cell's field in the table.
         seed: The seed of the cell.
         content: The PNG.
         caption: The caption, from the file of the picture's numbers; empty if there is no caption.

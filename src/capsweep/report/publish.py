@@ -1,4 +1,4 @@
-"""Published answers: `sweeps/NAME.md` and the archive of the cells behind it.
+"""Published answers: `sweeps/NAME.md` and the archive of the cells behind its table.
 
 A command renews the part of a page between two markers; people write the rest, such as the verdict.
 The cells are kept in `sweeps/ledgers/NAME.tar.xz`, from which the table can be printed again.
@@ -82,7 +82,7 @@ def renew_section(page: Path, name: str, section: str | None, new: str | None = 
 
 
 def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
-    """Write a table into the page beside its sweep file, archive its cells, and return its path.
+    """Write a table into the page beside its sweep file, archive its cells, return the page's path.
 
     A missing page is made. The page names no folder of this machine. For a failure the page gives
     only the kind.
@@ -212,7 +212,7 @@ def describe_training(table: ResultTable) -> str:
 
 
 def _describe_span(values: Set[Any]) -> str:
-    """Write the range of some values, as `2` or `2 to 5`."""
+    """Write the range of some values, such as `2` or `2 to 5`."""
     return " to ".join(map(str, dict.fromkeys((min(values), max(values)))))
 
 
@@ -224,7 +224,10 @@ def _describe_code(provenance: Mapping[str, Any]) -> str:
 
 
 def _read_changed(content: Content, iterations: int) -> float | None:
-    """Return the share of images whose predicted classes change with `iterations` at test."""
+    """Return the share of images whose predicted classes change with `iterations` at test.
+
+    None if the cell was not tested with this number of iterations.
+    """
     answers = [a for a in content["iterations"] or () if a["iterations"] == iterations]
     return answers[0]["changed"] if answers else None
 
@@ -255,7 +258,7 @@ def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[fl
 
 
 def format_percent(values: Sequence[float]) -> str:
-    """Write mean and standard deviation of the fractions of some seeds, as `87.31 ± 1.20 %`.
+    """Write mean and standard deviation over the seeds of a fraction, such as `87.31 ± 1.20 %`.
 
     If there are no values, the text is `–`.
     """
@@ -299,7 +302,7 @@ def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
 def _group_cells(
     table: ResultTable, shown: Sequence[int]
 ) -> dict[tuple[Any, ...], list[TableCell]]:
-    """Group the cells that have the metric by their coordinates at the indices `shown`."""
+    """Group cells by the coordinates at the indices `shown`; leave out cells without the metric."""
     cells: dict[tuple[Any, ...], list[TableCell]] = {}
     for group in table.groups:
         if group.by_seed:
@@ -320,7 +323,7 @@ def _describe_sizes(cells: Sequence[TableCell]) -> list[str]:
 
 
 def _read_contents(cells: Sequence[TableCell], ledger: Ledger) -> list[Content]:
-    """Read the routing.json of each cell that has one."""
+    """Read the routing.json of each cell that has this file."""
     names = (cell.signature for cell in cells if ROUTING in cell.evaluations)
     return [
         stored_files.parse_json(content, ROUTING, "evaluate the cell again", Couplings)

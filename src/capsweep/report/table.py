@@ -82,7 +82,10 @@ class CellGroup:
 
     @cached_property
     def summary(self) -> Summary | None:
-        """Mean, deviation, interval and number of seeds; None if no seed has the metric."""
+        """The mean, standard deviation, interval and number of seeds.
+
+        None if no seed has the metric.
+        """
         measure = metric_format.measure_of(self.metric)
         values = list(self.by_seed.values())
         return summarise_values(values, measure.low, measure.high) if values else None
@@ -158,7 +161,7 @@ def build_table(
 
     Args:
         sweep: The sweep, whose file decides rows, columns, metric and baseline.
-        points: The places of the sweep.
+        points: The places of the cells in the sweep.
         ledger: The ledger that has the cells.
         stopping: The note on seeds that were added after looking at results; None without such
             seeds.
@@ -224,7 +227,7 @@ def _compare_column(
 
     Args:
         groups: The fields of the column, row by row; None if a row has no cells there.
-        baseline: The index of the baseline's row; None if it is absent.
+        baseline: The index of the baseline's row; None if the baseline is absent.
 
     Returns:
         The same fields with `difference`, `p` (adjusted over the rows by Holm's method) and

@@ -232,7 +232,7 @@ def find_published(
 
 @lru_cache(maxsize=1)
 def _compose_file(path: str) -> list[Point]:
-    """Return the places of a sweep file for its first seed, without the words of a command."""
+    """Return the places of a sweep file for the first seed; words of a command are ignored."""
     sweep = spec.load(path)
     return expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1]))
 

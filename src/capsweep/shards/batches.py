@@ -97,7 +97,7 @@ class PassOrder:
             position += taken
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of the split at positions start .. stop - 1 of the permuted blocks."""
+        """Yield the split's ranges that fill positions start .. stop - 1 of the permuted blocks."""
         stops, ends = _permute_blocks(self.count, self.block, self.seed, number)
         place = int(torch.searchsorted(ends, start, right=True))
         while start < stop:

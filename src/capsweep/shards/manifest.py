@@ -39,7 +39,7 @@ class Origin:
     """The data set that provides the images from which the examples are made."""
 
     name: Name  # name of the data set
-    sha256: Sha256  # one hash of all declared hashes of its files; see `hash_declared`
+    sha256: Sha256  # hash of all declared hashes of its files, by `hash_declared`
 
 
 @dataclass(frozen=True)

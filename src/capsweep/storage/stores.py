@@ -91,7 +91,7 @@ class Disk:
             The content of the file; None if there is no such file.
 
         Raises:
-            DamageError: If the name belongs to a folder, pipe or the like.
+            DamageError: If the name is that of a folder, a pipe or another special file.
             StoreError: If the file cannot be read.
         """
         path = self.path / name

@@ -1,1 +1,1 @@
-"""Weights & Biases: a second copy of what the ledger has first. Imports no torch."""
+"""The copy of the ledger's content at Weights & Biases. No torch is imported."""

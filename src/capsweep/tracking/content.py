@@ -34,7 +34,7 @@ class Labels:
     job_type: str = "train"  # the arm
     name: str = ""  # empty: the signature of the cell is used as name
     notes: str = ""  # the question of the sweep
-    tags: Sequence[str] = ()  # see `list_run_tags`
+    tags: Sequence[str] = ()  # such as data set, model and routing
 
 
 UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())
@@ -71,7 +71,8 @@ def format_run_name(
         place: The coordinates of the cell, as overrides.
         weights: The reconstruction weights of all cells that the cell is compared with. If there
             are several weights besides 0, the name contains the weight.
-        signature: The signature of the cell. A name that is too long is cut and ends with it.
+        signature: The signature of the cell. A name that is too long is cut and ends with the
+            signature.
     """
     axes = [text for text in place if text.partition("=")[0] not in (ITERATIONS, WEIGHT)]
     iterations = get(config, ITERATIONS)
@@ -110,8 +111,8 @@ class RunContent:
     signature: str  # of the cell; also the id of the run
     status: str  # finished, stopped, failed, running or missing
     mode: str  # online, offline, or none for a cell without W&B
-    run: Mapping[str, Any]  # arguments that open the run, see `make_run_arguments`
-    rows: tuple[Row, ...]  # rows of epochs and of steps, see `merge_rows`
+    run: Mapping[str, Any]  # arguments with which W&B opens the run
+    rows: tuple[Row, ...]  # rows of epochs and of steps, in the order of training
     summary: Mapping[str, Any]  # last numbers of the run
     pictures: Mapping[str, str]  # names in evals/, and the sha256 of each
 
@@ -123,7 +124,11 @@ class RunContent:
 
 
 def read_content(ledger: Ledger, signature: str) -> RunContent:
-    """Read from the ledger what W&B should have now of a cell; raise DamageError for a bad file."""
+    """Read from the ledger the content that W&B should have of a cell at this time.
+
+    Raises:
+        DamageError: If a file of the cell is damaged.
+    """
     entry, provenance = ledger.read_entry(signature), ledger.read_provenance(signature)
     rows = ledger.read_rows(signature)
     points = ledger.read_rows(signature, POINTS)

@@ -136,7 +136,7 @@ def has_login(url: str) -> bool:
 
 
 def remove_keys(text: str) -> str:
-    """Replace each API key and password of W&B in a text, so that it can be printed and stored."""
+    """Replace each API key and password of W&B in a text that will be printed or stored."""
     logins = netrc_file.hosts.values() if (netrc_file := _read_netrc()) else ()
     for key in (clean_environment().get("WANDB_API_KEY"), *(password for *_, password in logins)):
         text = text.replace(key, "(key)") if key else text

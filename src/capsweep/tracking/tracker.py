@@ -49,7 +49,7 @@ MOST_FAULTS = 2  # faults in a row, after which this process stops using W&B
 
 
 class TrackingError(Exception):
-    """An error of W&B, or of the process that talks to it, in one line."""
+    """An error of W&B, or of the process that uses W&B, in one line."""
 
 
 class WandbProcess:
@@ -105,7 +105,7 @@ class WandbProcess:
             raise TrackingError("W&B does not keep up with the epochs")
 
     def ask(self, do: str, seconds: float, **values: Any) -> Mapping[str, Any]:
-        """Send a request with its time limit in seconds, and return the answer.
+        """Send a request, and return the answer; wait at most `seconds`.
 
         Raises:
             TrackingError: If the request fails, or no answer comes in time.
@@ -129,7 +129,7 @@ class WandbProcess:
         self._remove_folder()
 
     def _read_answer(self, seconds: float) -> Mapping[str, Any] | None:
-        """Read the next answer; return None if no whole answer comes within the seconds.
+        """Read the next answer; return None if no whole answer comes within `seconds`.
 
         Raises:
             TrackingError: If the answer is a fault, or the process has ended.

@@ -43,10 +43,10 @@ class SyncResult:
     """The cells of a sync, in groups by how much of them W&B has."""
 
     waiting: list[RunContent] = field(default_factory=list)  # to upload
-    synced: list[str] = field(default_factory=list)  # signatures; W&B has these cells wholly
+    synced: list[str] = field(default_factory=list)  # signatures; W&B has all of each cell
     live: list[str] = field(default_factory=list)  # signatures; these cells run and send rows
     uploaded: list[str] = field(default_factory=list)  # signatures; this sync uploaded them
-    faults: dict[str, str] = field(default_factory=dict)  # why a cell failed, by signature
+    faults: dict[str, str] = field(default_factory=dict)  # why an upload failed, by signature
 
 
 def find_unsynced(
@@ -109,7 +109,7 @@ class Sync:
         """Upload the waiting cells, and add each to `uploaded` or `faults` of the result.
 
         Args:
-            result: The cells by `find_unsynced`; it is changed.
+            result: The result of `find_unsynced`; this object is changed.
             report: Called in order with each signature and the reason of its failure; the reason is
                 None after a success.
 
@@ -253,7 +253,7 @@ def send_workspace(view: SweepView, entity: str | None, project: str, url: str |
 
 
 def handle_workspace(request: Mapping[str, Any]) -> dict[str, str]:
-    """Carry out the request of `send_workspace`; this runs in the process that it has started."""
+    """Carry out the request of `send_workspace`, which runs this function in a child process."""
     import wandb
     from wandb_workspaces.workspaces import Workspace
 

@@ -86,13 +86,13 @@ def open_run(
     seconds: float,
     measured_process: int | None,
 ) -> wandb.Run:
-    """Open a new run of a cell or resume its run; exceptions of W&B are not caught.
+    """Open the run of a cell as a new run, or resume an existing one; pass on W&B's exceptions.
 
     Args:
         run: The arguments by `content.make_run_arguments`.
         storage: The folder for W&B's files.
         mode: "online": W&B sends the run; "offline": W&B only stores the run below `storage`.
-        seconds: The time limit for the server, at the start and again at the end.
+        seconds: The time limit for the server's answer at the start, and again at the end.
         measured_process: The id of the process whose processor and memory use W&B records; None if
             the cell was trained by an earlier process or on another machine.
     """
@@ -209,7 +209,7 @@ def use_storage(storage: str) -> None:
 def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
     """Carry out a request of a sync: `start`, `check` the login, or `upload` a cell.
 
-    `start` does nothing: its purpose is that the process imports this module and W&B.
+    `start` only makes the process import this module and W&B.
 
     Raises:
         TrackingError: If the login is unknown or the server does not show all of a cell.
@@ -233,8 +233,8 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: int) -> None:
     client has no total time limit.
 
     Raises:
-        TrackingError: If the server does not show the whole content. Exceptions of W&B are not
-            caught either.
+        TrackingError: If the server does not show the whole content. Exceptions of W&B are
+            passed on.
     """
     folder = tempfile.gettempdir()  # a folder of this process only
     use_storage(folder)
@@ -250,9 +250,13 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: int) -> None:
 
 
 def _read_back(path: str, digests: Mapping[str, str], last: int, seconds: int) -> None:
-    """Ask the server until it shows the last step and all digests; raise TrackingError if not.
+    """Check repeatedly until the server has the last step and all digests of the run at `path`.
 
     W&B's client ends without an error even if it could not send, so only the server can confirm.
+
+    Raises:
+        TrackingError: If the server lacks a part after the shorter time of READ_BACK_SECONDS and
+            `seconds` / 4.
     """
     api = wandb.Api(timeout=seconds)
     deadline = time.monotonic() + min(seconds / 4, READ_BACK_SECONDS)

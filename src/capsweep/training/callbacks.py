@@ -111,7 +111,7 @@ class EpochRecorder(Checkpoint):
         self.task.epoch_metrics |= {key: value for key, value in last.items() if "/" in key}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Install our SIGTERM handler, and end training if an earlier run reached the accuracy."""
+        """Install our SIGTERM handler, and end training if an earlier run reached `accuracy`."""
         trainer.should_stop |= bool(self.rows) and is_reached(self.accuracy, self.rows[-1])
         self.on_test_start(trainer, pl_module)
 

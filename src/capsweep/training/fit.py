@@ -57,7 +57,8 @@ def train_and_test(
         record_row: Writes a row to metrics.jsonl or steps.jsonl.
 
     Returns:
-        The content of result.json. `run` adds the keys for code, date and tracking.
+        The content of result.json, without the keys for code, date and tracking. `run` adds these
+        keys.
 
     Raises:
         LeftEarlyError: If a hook or SIGTERM ended the run early.
@@ -216,7 +217,7 @@ def write_worst_examples(
     Args:
         directory: The folder of the cell.
         scores_MN: The scores of the test examples, [M, N].
-        labels: Their labels, [M] or [M, L].
+        labels: The labels of the test examples, [M] or [M, L].
         test: The test split, from which the images are taken.
     """
     wrong, margins = examples.find_worst(scores_MN, labels, len(labels))

@@ -200,7 +200,7 @@ class StepGraphs:
             self.capture = GraphCapture(step.device)
 
     def train(self, batch: Batch, margin: float | None = None) -> Tensor:
-        """Train on a batch, by a captured step if possible, and return its loss."""
+        """Train on a batch, by a captured step if possible, and return the loss of the batch."""
         shape = _describe_shape(batch, margin)
         if self.reason is None and shape not in self.shapes:
             return self._train_first(shape, batch, margin)

@@ -235,7 +235,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
 def decay_continuously(
     step: int, *, lr: float, rate: float, steps: int, floor: float, warmup: int = 0
 ) -> float:
-    """Compute the factor on the learning rate at an optimiser step.
+    """Compute the factor that multiplies the learning rate at an optimiser step.
 
     The factor is rate ** (step / steps), but at least floor / lr. In the first `warmup` steps, the
     factor is also multiplied by a ramp that rises linearly to 1. The code of the authors of

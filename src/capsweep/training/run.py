@@ -42,8 +42,8 @@ class Job:
             made the claim is known to have ended; empty: there is no such claim.
         is_calibration: Whether to train only a few steps, and to store only their time and memory.
         result_extras: Further keys and values for the result.
-        code: The hash of the code that decides the cell's numbers, computed by the driver; None:
-            the job runs in the driver itself.
+        code: The driver's hash of the code that decides the cell's numbers; None: the job runs in
+            the driver itself.
         leave_at: A Unix time in seconds. The cell ends after the epoch that is running at this
             time; None: there is no such limit.
     """

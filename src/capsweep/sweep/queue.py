@@ -1,8 +1,7 @@
 """The queue of a sweep: it decides which job starts next, and whether an ended job is retried.
 
 The queue also applies the time limits, waits for cells that other processes run, and has the GPU
-memory of a cell measured before cells share a GPU. It works in the same way for every
-executor.
+memory of a cell measured before cells share a GPU. All executors use the same queue.
 """
 
 import math
@@ -111,7 +110,7 @@ class JobQueue:
 
     @property
     def count_left(self) -> int:
-        """The number of cells that were not started."""
+        """The number of cells that have not been started."""
         waiting = [job for key, job in self._running.items() if key not in self._begun]
         cells = sum(not job.is_calibration for job in waiting)
         return len(self._pending) + len(self._awaited) + cells

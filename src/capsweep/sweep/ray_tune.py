@@ -155,7 +155,7 @@ def _choose_imports(queue: JobQueue, declared: Capacity | None) -> tuple[str, ..
 def _connected(
     config: Mapping[str, Any], declared: Capacity | None, imports: Sequence[str]
 ) -> Iterator[dict[str, Any] | None]:
-    """Start or join a Ray cluster, and yield the requirements on its nodes; None for a new one."""
+    """Start a Ray cluster and yield None, or join one and yield the requirements on its nodes."""
     if (address := config["cluster"]["address"]) is None:
         size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
         with ray_start.connected(None, *size, imports=imports):

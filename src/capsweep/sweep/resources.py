@@ -66,7 +66,7 @@ def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
     """Count the slots of this machine: how many cells it runs at the same time.
 
     With `gpu: auto`, each cell counts as a whole GPU, although several cells may share a GPU. If
-    the cells run on a cluster, this holds even if this machine has no GPU.
+    the cells run on a cluster, each counts as a whole GPU even if this machine has no GPU.
 
     Returns:
         The number of slots; "GPU" if a cell takes a GPU, else "CPU"; and how many of these a cell

@@ -1,7 +1,7 @@
 """Searches: draw settings, train them, and rank them on validation examples.
 
 The result of a search supports no claim. Optuna draws the settings, and stores nothing on disk.
-Each command first tells Optuna the finished trials of the ledger. So a repeated command continues
+Each command first gives Optuna the finished trials of the ledger. So a repeated command continues
 the search, and begins with the trials that were interrupted.
 """
 

@@ -119,7 +119,7 @@ class Arm:
 
     @property
     def keys(self) -> list[str]:
-        """The keys of its axes and intervals."""
+        """The keys of the arm's axes and intervals."""
         return [axis.key for axis in (*self.axes, *self.intervals)]
 
     @property

@@ -165,7 +165,7 @@ class Sync:
         else:
             child = WandbProcess(UPLOAD_HANDLER)
             self._children.append(child)
-            if self._stop == "interrupted":  # while the process was started
+            if self._stop == "interrupted":  # interrupted while the process was started
                 child.kill()
         try:
             child.ask("start", START_SECONDS)

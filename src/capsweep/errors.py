@@ -2,7 +2,7 @@
 
 
 class UserError(ValueError):
-    """A fault that the user can cure; the message names the key or file, and the cure."""
+    """A fault that the user can cure. The message names the key or file, and the cure."""
 
 
 class ConfigError(UserError):
@@ -14,11 +14,11 @@ class DataError(UserError):
 
 
 class DamageError(DataError):
-    """A file of the ledger that was damaged after it was written; other cells are not affected."""
+    """A file of the ledger that was damaged after it was written. Other cells are not affected."""
 
 
 class NodeError(UserError):
-    """A node of a cluster that cannot run the cells of this sweep; another node may."""
+    """A node of a cluster that cannot run the cells of this sweep. Another node may be able to."""
 
 
 class UnreachableError(ConfigError):
@@ -26,7 +26,7 @@ class UnreachableError(ConfigError):
 
 
 class NotApplicableError(UserError):
-    """An evaluation that a cell's network or data set does not allow; neither is at fault."""
+    """An evaluation that a cell's network or data set does not allow. The cell has no fault."""
 
 
 class AccuracyNotReachedError(RuntimeError):
@@ -34,15 +34,15 @@ class AccuracyNotReachedError(RuntimeError):
 
 
 class LeftEarlyError(RuntimeError):
-    """A cell that stopped after an epoch because it was told to; its checkpoint is kept."""
+    """A cell that was stopped after an epoch by a limit or a signal. Its checkpoint is kept."""
 
 
 class NonFiniteLossError(RuntimeError):
-    """A loss or metric that became NaN or infinite; the message names the step or epoch."""
+    """A loss or metric that became NaN or infinite. The message names the step or epoch."""
 
 
 class CodeChangedError(RuntimeError):
-    """An edit of capsweep's files while it runs; the cell ends, but does not count as failed."""
+    """An edit of capsweep's code during a sweep. The cell ends, but does not count as failed."""
 
 
 # torch and the system report a lack of memory only in the text of a RuntimeError or OSError.

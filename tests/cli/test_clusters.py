@@ -91,7 +91,7 @@ def test_a_command_that_runs_already_is_named(
     assert cli.main(["sweep", "ablation", "SEEDS=1", "CLUSTER=address", "--detach"]) == 0
     printed = capsys.readouterr().out
     assert "this command runs already" in printed
-    assert "it runs other code; to run the code here" in printed
+    assert "it runs other code than yours; to run yours" in printed
 
 
 @pytest.mark.parametrize(

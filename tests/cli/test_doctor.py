@@ -66,8 +66,8 @@ def test_without_torch_the_doctor_says_that_it_is_absent(
     ("mode", "rights", "cure"),
     [
         ("token", 0o600, None),
-        ("token", 0o644, "others may read it, and so run code as you: chmod 600 "),
-        ("token", 0o660, "others may read it, and so run code as you: chmod 600 "),
+        ("token", 0o644, "others can read it, and then run code as you; type chmod 600 "),
+        ("token", 0o660, "others can read it, and then run code as you; type chmod 600 "),
         ("disabled", 0o600, "export RAY_AUTH_MODE=token"),
     ],
 )

@@ -193,7 +193,7 @@ def test_what_a_job_prints_is_printed_once_also_after_a_lost_connection() -> Non
     ("command", "status", "text"),
     [
         ("exec 'my python' -m capsweep sweep x", 127, "no program my python; set cluster.python"),
-        ("sweep x", None, "without an exit status: no runtime env; type the same command to go on"),
+        ("sweep x", None, "exit status: no runtime env; type the same command again to continue"),
     ],
 )
 def test_why_a_job_did_not_begin_is_said_with_the_cure(

@@ -83,7 +83,7 @@ def test_a_signal_ends_a_sweep_and_nothing_is_left(
         send = os.killpg if number == signal.SIGINT else os.kill  # as a terminal, and as `kill`
         send(process.pid, number)
         output = commands.read_to_end(process, 130, seconds=60)
-    assert "type the same command to go on" in output
+    assert "type the same command again to continue" in output
     assert "Traceback" not in output
     assert "SIGTERM received" not in output
     processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in family), 60)

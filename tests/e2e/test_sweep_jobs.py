@@ -85,7 +85,7 @@ def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(laptop: Laptop) ->
     watcher = laptop.start("attach", "mine", *laptop.address)
     commands.read_to(watcher, "attached to")
     watcher.send_signal(signal.SIGINT)
-    assert "detached; the sweep goes on" in commands.read_to_end(watcher, 130)
+    assert "detached; the sweep continues" in commands.read_to_end(watcher, 130)
 
     # Typed again: attached to the one that runs, else a driver that finds nothing to do.
     output = laptop.run(*submit)
@@ -126,7 +126,7 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
     assert any("capsweep sweep long --here" in words for words in during.values())
 
     output = laptop.run("stop", "long", *laptop.address)
-    assert ": stopped; type the same command to go on" in output
+    assert ": stopped; type the same command again to continue" in output
     processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in during), 60)
 
     def list_left() -> list[str]:
@@ -138,7 +138,7 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
     processes.wait_until(lambda: not list_left(), 60)
     assert not list(laptop.storage.glob("ledger/*/*/result.json"))
     output = laptop.run("attach", "long", *laptop.address, status=130)
-    assert "stopped: 0 of 2 cells are finished; type the same command to go on" in output
+    assert "stopped: 0 of 2 cells are finished; type the same command again to continue" in output
 
 
 def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:

@@ -99,7 +99,7 @@ def test_sigkill_of_the_default_ray(
     note |= {"ended_after": seconds, "left": len(left)}
     assert not left
     assert output.count("Ray on this machine has died: ") == 1, output
-    assert "type the same command to go on" in output.splitlines()[-1]
+    assert "type the same command again to continue" in output.splitlines()[-1]
     assert "Traceback" not in output
     read_to_end(disturbed.start())
     assert disturbed.read_answer() == undisturbed

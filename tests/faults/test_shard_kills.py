@@ -46,7 +46,7 @@ def test_a_driver_that_ends_early(
     assert "index.json" not in there
     if number != signal.SIGKILL:
         assert process.returncode == 130, output
-        assert "type the same command to make only those" in output
+        assert "type the same command again to continue" in output
         assert not list(folder.glob(".*.tmp"))
     read_to_end(start_making(folder, *COMMAND, f"EXECUTOR={executor}"))
     assert hashes(folder) == undisturbed

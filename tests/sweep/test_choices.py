@@ -137,7 +137,7 @@ REFUSED: list[tuple[dict[str, str], list[str], str]] = [
     *(({"SEEDS": s}, [], f"^SEEDS={s}:? must be ") for s in ("0", "x", "1.5", "-1", "0,", "5,5")),
     ({}, ["seed=2", "seed=3"], "^seed: type SEEDS instead"),
     ({}, ["epochs=2,2"], r"^epochs=2,2: epochs has the value 2 twice"),
-    ({}, ["trainer.threads=1,2"], "^trainer.threads takes one value: no axis"),
+    ({}, ["trainer.threads=1,2"], "^trainer.threads: type one value; where"),
     ({}, ["loss=margin,none"], r"^ablation\.yaml with loss=margin,none: arm capsnet: loss=none"),
     ({}, ["lr=0.1"], r"arm cnn: lr: no such key; did you mean optim\.optimizer\.lr\?"),
     ({"METRIC": "test/acuracy"}, [], r"table\.metric: .* is not measured; .*test/error"),

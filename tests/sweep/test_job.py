@@ -23,7 +23,7 @@ def test_a_cell_that_no_node_can_hold_is_refused_with_what_the_nodes_have(
     make_queue: MakeQueue,
 ) -> None:
     queue, _ = make_queue(["resources.gpu=1"])
-    message = r"resources\.gpu=1: no node has so many; .* 1 x 16 CPUs and 0 GPUs, 2 x 8 CPUs and"
+    message = r"resources\.gpu=1: no node has these; .* 1 x 16 CPUs and 0 GPUs, 2 x 8 CPUs and"
     with pytest.raises(ConfigError, match=message):
         queue.set_capacity(Capacity.of_nodes([Capacity(cpu=16), Capacity(cpu=8), Capacity(cpu=8)]))
 

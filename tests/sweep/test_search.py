@@ -146,7 +146,7 @@ def test_a_known_setting_that_is_drawn_again_is_no_trial_of_its_own(
     queue.on_end(job, Outcome(result={"metrics": {"val/error": 0.5}}))
     assert queue.next_job() is None
     assert search.describe_end(queue).lines == (
-        "3 of 4 draws repeated a known setting; type the same command to draw again",
+        "3 of 4 draws repeated a known setting; type the same command again to continue",
         "1 trial is finished",
     )
 

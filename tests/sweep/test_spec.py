@@ -79,7 +79,7 @@ REFUSED = [
     ("seeds:", "kind: survey\nseeds:", r"kind: survey: must be one of ablation, search"),
     ("rows:", "row:", r"table\.row: no such key; did you mean rows\?"),
     ("question: Does it help?\n", "", r"question is missing"),
-    ("baseline: cnn", "baseline: cn", r"baseline: cn is no arm; have cnn"),
+    ("baseline: cnn", "baseline: cn", r"baseline: cn: no such arm; have cnn"),
     ("[1, 3]", "[1, 3, 1]", r"arms\.capsnet\.space: routing\.num_iters has the value 1 twice"),
     ("arm: cnn, value", "arm: cn, value", r"published\.values: arm: cn is unknown; have cnn"),
     ("[1, 3]", "3", r"arms\.capsnet\.space\.routing\.num_iters must be a list of values"),

@@ -29,7 +29,7 @@ SHARDS = "multimnist_shards"  # the data set of conf/ that reads MultiMNIST
 
 
 def prepare_job(name: str, overrides: Sequence[str], pairs: int | None) -> ShardJob:
-    """Read the source images of a data set, and return the job of data_prep/NAME.py that makes it.
+    """Read the source images of a data set, and return the job that makes it (data_prep/NAME.py).
 
     Args:
         name: The name of the data set.
@@ -57,7 +57,7 @@ def _list_places(parsed: argparse.Namespace) -> list[str]:
 
 
 def _find_data(overrides: Sequence[str]) -> str:
-    """Return the folder of all data sets that the overrides of `places` name, or the default."""
+    """Return the folder of all data sets: from overrides of `places`, or else the default."""
     return compose.cell([t for t in overrides if t.startswith("places.")]).config["places"]["data"]
 
 
@@ -139,7 +139,7 @@ def _describe_result(plan: MakingPlan, result: MakingResult, data: str) -> Itera
         yield f"train on it: {_make_train_command(plan.folder, read_manifest(plan.folder), data)}"
         return
     missing = f"{count_of(total - whole, 'shard')} missing"
-    yield f"incomplete: {plan.folder}: {missing}; type the same command to make only those"
+    yield f"incomplete: {plan.folder}: {missing}; type the same command again to continue"
 
 
 def _make_train_command(folder: Path, manifest: Manifest, data: str) -> str:

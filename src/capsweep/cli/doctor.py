@@ -56,13 +56,13 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_ray() -> Iterator[Finding]:
-    """Check that only this user can reach a Ray that is started here."""
+    """Check that only this user can use a Ray cluster that is started on this machine."""
     mode = os.environ.get("RAY_AUTH_MODE", "token")
-    cure = "anybody who reaches Ray's ports runs code as you: export RAY_AUTH_MODE=token"
+    cure = "anybody who reaches Ray's ports can run code as you; type export RAY_AUTH_MODE=token"
     yield Finding("ray access", f"RAY_AUTH_MODE={mode}", None if mode == "token" else cure)
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     if path.exists():  # a Ray that was started on this machine makes this file
-        cure = f"others may read it, and so run code as you: chmod 600 {path}"
+        cure = f"others can read it, and then run code as you; type chmod 600 {path}"
         # Not fatal, because Ray itself makes the file readable for others.
         yield Finding(
             "ray access", f"token {path}", cure if path.stat().st_mode & 0o077 else None, False
@@ -70,7 +70,7 @@ def check_ray() -> Iterator[Finding]:
 
 
 def check_places(parsed: argparse.Namespace) -> Iterator[Finding]:
-    """Check that a cell that runs here can use its storage, data and ledger."""
+    """Check that cells on this machine can use their storage, data and ledger."""
     typed = [expand_word(n, value) for n, value in parsed.words.items() if BY_NAME[n].is_place]
     node_places = places.resolve(compose.cell(typed).config["places"])
     try:

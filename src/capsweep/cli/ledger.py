@@ -23,12 +23,12 @@ from capsweep.storage.stores import join
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
-    """Return the storage of results: STORAGE as typed, else as in the environment, else outputs."""
+    """Return STORAGE: the typed value, else that of the environment, else the folder `outputs`."""
     return parsed.storage or os.environ.get("STORAGE", "outputs")
 
 
 def open_ledger(parsed: argparse.Namespace) -> Ledger:
-    """Open the ledger that LEDGER names, or else the one of the storage (`find_storage`)."""
+    """Open the ledger that LEDGER names, or else the ledger in the storage (`find_storage`)."""
     return Ledger(places.locate_ledger(find_storage(parsed), parsed.ledger))
 
 
@@ -46,6 +46,8 @@ def run_ls(parsed: argparse.Namespace) -> None:
     """Print the chosen cells, one on a line, the newest last, or as JSON."""
     ledger = open_ledger(parsed)
     settings = [text for text in parsed.filters if "=" in text]
+    if any(text.startswith("status=") for text in settings):
+        raise UserError("status: not a setting of a cell; type --status done, or another status")
     prefixes = [text for text in parsed.filters if "=" not in text] or [""]
     names = {name for prefix in prefixes for name in ledger.list_signatures(prefix)}
     listed = listing.list_cells(ledger, sorted(names))
@@ -60,7 +62,7 @@ def run_ls(parsed: argparse.Namespace) -> None:
         print(f"there is no {such}cell in {ledger.store.root}", file=sys.stderr)
         return
     cells.sort(key=lambda cell: cell.date.timestamp() if cell.date else 0)
-    # Lines are never wrapped, so that `grep` and `head` see one cell on each.
+    # Lines are never wrapped, so that `grep` and `head` see one cell on each line.
     rows = [listing.COLUMNS, *(cell.fields for cell in cells)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -127,7 +129,7 @@ def run_compare(parsed: argparse.Namespace) -> None:
 
 
 def run_failures(parsed: argparse.Namespace) -> None:
-    """Print failed cells, all or those that settings choose, grouped by cause."""
+    """Print failed cells by cause: all of them, or those that the typed settings choose."""
     ledger = open_ledger(parsed)
     listed = listing.list_cells(ledger, ledger.list_signatures())
     cells = listing.select_cells(listed, map(_choose_sweep, parsed.filters))
@@ -147,7 +149,7 @@ def _choose_sweep(text: str) -> str:
 
 
 def _print_failure(ledger: Ledger, group: Sequence[listing.ListedCell]) -> None:
-    """Print the cells that failed by one cause, with the details of the first of them."""
+    """Print a group of cells that failed for the same reason, with the details of the first."""
     from capsweep.sweep import reproduce
 
     first, cause = group[0].signature, str(group[0].entry.cause)
@@ -180,7 +182,7 @@ def run_verify(parsed: argparse.Namespace) -> int:
 
 
 def run_rm(parsed: argparse.Namespace) -> None:
-    """Remove cells, unless a process runs one of them."""
+    """Remove cells; stop with an error at a cell that a process runs."""
     ledger = open_ledger(parsed)
     for signature in _select_cells(ledger, parsed.signature):
         entry = ledger.read_entry(signature)
@@ -228,7 +230,7 @@ def run_export(parsed: argparse.Namespace) -> None:
     ended = transfer.list_ended_cells(entries)
     if not ended:
         cure = "name another ledger with STORAGE=... or LEDGER=..."
-        raise UserError(f"{ledger.store.root}: no cell to export has finished or failed; {cure}")
+        raise UserError(f"{ledger.store.root}: no chosen cell has finished or failed; {cure}")
     for signature in entries.keys() - set(ended):
         cause = entries[signature].cause or entries[signature].status
         print(f"left out: {signature}: {cause}", file=sys.stderr)
@@ -258,7 +260,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     signature = find_signature(ledger, parsed.signature)
     cell, command, remarks = reproduce.find_recipe(ledger, signature)
     for remark in remarks:
-        print(f"# {' '.join(remark.split())}")  # one line: a shell would run a second one
+        print(f"# {' '.join(remark.split())}")  # a shell would run a second line as a command
     print(command)
     if not parsed.run:
         return 0
@@ -279,7 +281,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
 
 
 def _list_settings(parsed: argparse.Namespace) -> list[str]:
-    """Return the typed overrides, which may only say how to run the cell.
+    """Return the typed overrides, after a check that they only say how to run the cell.
 
     Raises:
         UserError: An override would change the cell, or where it is stored.

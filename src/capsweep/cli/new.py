@@ -1,7 +1,7 @@
 """`capsweep new`: write the files of a new routing, loss, model, data set or sweep.
 
-The files are copies of those in `docs/examples/new/KIND`, where they have the name `mine`. The
-files of a data set also contain numbers that are read from the data.
+The files are copies of the examples in `docs/examples/new/KIND`, with the new name instead of
+`mine`. The files of a data set also contain numbers that are read from the data.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def list_routings(checkout: Path, sweep: str) -> list[str]:
 
 
 def describe_file(path: Path | None, axes: str | None) -> dict[str, str]:
-    """Print the content of a data set's file, and return the words that it fills in the examples.
+    """Print the content of a data set's file, and return replacements for words in the examples.
 
     Args:
         path: The .npz file; None if --file was not typed.

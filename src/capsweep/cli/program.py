@@ -1,8 +1,8 @@
 """The `capsweep` program: its commands, their options, and the exit status of each error.
 
-A command NAME is run by the function `run_NAME` in the module that has its name or its group's
-name, or that MODULES names. The module is imported when the command is typed, so that `--help` is
-fast. More commands are found by listing the folder of the package LAB.
+The function `run_NAME` runs the command NAME. It is in the module with the name of the command or
+of its group, or in the module that MODULES gives. The module is imported only when the command is
+typed, so that `--help` is fast. More commands are found by listing the folder of the package LAB.
 """
 
 import argparse
@@ -23,7 +23,8 @@ from capsweep.ledger.causes import Status
 from capsweep.runtime import terminal
 from capsweep.storage.scratch import make_scratch_prefix
 
-# Exit statuses, as argparse, shells and sysexits.h have them: EX_SOFTWARE, EX_IOERR, SIGPIPE.
+# Exit statuses: 2 is that of argparse, 130 and 141 are those of shells (Ctrl-C, SIGPIPE), 70 and 74
+# those of sysexits.h (EX_SOFTWARE, EX_IOERR).
 BAD_INPUT, INTERRUPTED, UNEXPECTED, IO_ERROR, PIPE_CLOSED = 2, 130, 70, 74, 141
 LONGEST = 300  # characters of an exception's text in a message
 # Names, or beginnings of names, of the environment variables that capsweep reads.
@@ -147,7 +148,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line, in which words may stand anywhere among the options.
+    """Parse a command line, in which words such as SEEDS=3 may be anywhere.
 
     Returns:
         The options, with an attribute for each short name of the command (None if it was not
@@ -179,7 +180,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _separate_name(parsed: argparse.Namespace, field: str, named: str, default: str | None) -> None:
-    """Separate the name of a sweep or data set from the overrides, which may stand in any order.
+    """Separate the name of a sweep or data set from the overrides, typed in any order.
 
     Args:
         parsed: The options; `field` and `overrides` are replaced.
@@ -217,7 +218,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_package(commands: Any, package: str, group: str = "") -> None:
-    """Add the commands that the modules of a package declare; a package inside is a group."""
+    """Add the commands that the modules of a package declare; an inner package is a group."""
     for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
         module = importlib.import_module(f"{package}.{found.name}")
         if found.ispkg:
@@ -265,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (an error of capsweep), 74 (I/O error), 130 (Ctrl-C) or 141 (the output pipe is closed).
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == ["--make"]:  # then a target and its ARGS; the words are in MAKEFLAGS
+    if arguments[:1] == ["--make"]:  # a target and its ARGS follow; MAKEFLAGS has the words
         flags = os.environ.pop("MAKEFLAGS", "")
         arguments = words.list_arguments(arguments[1], arguments[2:], flags)
     if arguments[:1] in (["sweep"], ["train"]):
@@ -273,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             return _run_reported(arguments)
-        finally:  # an error of a later flush, at Python's exit, could not be caught
+        finally:  # an error of a flush at Python's exit could not be caught
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
                     stream.flush()

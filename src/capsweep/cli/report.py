@@ -1,4 +1,7 @@
-"""`capsweep report`, which also ends every sweep: print the table, and write it to files."""
+"""`capsweep report`: print the table of a sweep, and write it to files.
+
+The command `capsweep sweep` does the same at its end.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -23,12 +26,12 @@ from capsweep.sweep.spec import Sweep
 
 @dataclass(frozen=True)
 class SweepReport:
-    """The table of a sweep, and the places that it is read from and written to."""
+    """The table of a sweep, the ledger of its cells, and the places for its files."""
 
     table: ResultTable  # the table as numbers
     formatted: FormattedTable  # the table as text
-    ledger: Ledger  # the cells that it was made from
-    places: Places  # the storage into which its files are written
+    ledger: Ledger  # the cells from which the table was made
+    places: Places  # the report's files are written below `places.storage`
 
     @property
     def is_empty(self) -> bool:
@@ -76,7 +79,7 @@ def write_and_print(report: SweepReport, console: Console, as_json: bool = False
 
     Returns:
         Whether all files could be written. A fault is printed and not raised, because a finished
-        sweep must not fail through its report.
+        sweep must not fail because of its report.
     """
     folder = report.places.storage / "reports" / report.table.sweep.report_name
     path, fault = folder / "index.html", None

@@ -23,7 +23,7 @@ from capsweep.sweep.spec import Sweep
 if TYPE_CHECKING:  # it imports Ray
     from capsweep.cluster.client import Jobs, SweepJob
 
-# The exit status of Ctrl-C, so that a script that waits for the sweep does not go on.
+# The exit status of Ctrl-C, so that a script that waits for the sweep stops too.
 DETACHED = STOPPED = 130
 KILLED = 128  # plus the number of the signal, as in a shell
 
@@ -38,7 +38,7 @@ def run_sweep(parsed: argparse.Namespace) -> int:
         values, overrides = split_words("sweep", there)
         parsed = argparse.Namespace(**{**vars(parsed), "words": values, "overrides": overrides})
         sweep, points, config = _load(parsed)
-    options = _read_options(parsed, sweep)  # read early: an error belongs here, not in a job's log
+    options = _read_options(parsed, sweep)  # read early, so that no error ends in a job's log
     cluster = config["cluster"]
     is_driven_here = parsed.here or parsed.shard is not None or parsed.executor == "local"
     if cluster.get("launcher") is not None and not is_driven_here:
@@ -123,7 +123,7 @@ def _submit_to_slurm(
 
     cluster, is_array = config["cluster"], parsed.executor == "array"
     if options.limits.has_bounds or config["rerun"] == "always":
-        # After a requeue, its hours would count again, or its finished cells would run again.
+        # A requeued job would count its hours from zero, or run its finished cells again.
         print("# with a time limit or RERUN=always, the job is not requeued if it loses its nodes")
         cluster = {**cluster, "requeues": 0, "retries": 0}
     if not is_array:
@@ -139,14 +139,14 @@ def _submit_to_slurm(
 
 def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int:
     """Submit a sweep, or find the job that runs it already; attach unless --detach was typed."""
-    # Another executor would train on the head node, or lose its results there.
+    # Any other executor would train on the head node, or lose its results there.
     _check_executor(parsed, config["cluster"])
     jobs = open_jobs(config["cluster"])
     words = driver.make_inner_command(parsed.sweep, _list_words(parsed), config)
     job, is_new = driver.submit_sweep(jobs, sweep.path, words, config["cluster"]["python"])
     print(f"{'submitted' if is_new else 'this command runs already'}: {job.id}", flush=True)
     if not is_new and driver.runs_other_code(job, sweep.path):
-        print(f"  it runs other code; to run the code here, first type: capsweep stop {job.id}")
+        print(f"  it runs other code than yours; to run yours, first type: capsweep stop {job.id}")
     if not parsed.detach:
         return watch_job(jobs, job)
     place = f"SWEEP={job.id} RAY_ADDRESS={jobs.address}"
@@ -193,14 +193,14 @@ def run_stop(parsed: argparse.Namespace) -> None:
         return
     print(f"stopping {job.id}; it will be killed after {driver.STOP_SECONDS} s", flush=True)
     ended = driver.stop_job(jobs, job)
-    print(f"{ended.id}: {ended.details.status.lower()}; type the same command to go on")
+    print(f"{ended.id}: {ended.details.status.lower()}; type the same command again to continue")
 
 
 def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
     """Print the output of a job until it ends.
 
     Returns:
-        The exit status of its driver, or one that says that it was detached, stopped or killed.
+        The exit status of the job's driver, or DETACHED, STOPPED, or KILLED plus a signal.
 
     Raises:
         ConfigError: The driver could not start; the message says why.
@@ -213,16 +213,16 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
         say(f"attached to {jobs.address}; Ctrl-C detaches")
         ended = driver.follow_job(jobs, job, partial(print, end="", flush=True), say)
     except KeyboardInterrupt:
-        say("detached; the sweep goes on; type make attach, make status or make stop")
+        say("detached; the sweep continues; type make attach, make status or make stop")
         return DETACHED
     if ended.details.status == "STOPPED":
-        say("it was stopped; type the same command to go on")
+        say("the job was stopped; type the same command again to continue")
         return STOPPED
     if (obstacle := driver.find_obstacle(ended)) is not None:
         raise ConfigError(f"{ended.id}: {obstacle}")
     status = ended.details.driver_exit_code or 0
     if status < 0:
-        say(f"its driver was killed (signal {-status}); type the same command to go on")
+        say(f"its driver was killed (signal {-status}); type the same command again to continue")
         return KILLED - status
     return status
 

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         cell = compose.cell(words)
         if not options:
             return _run_cell(cell)
-    # The shell completes `capsweep train ...`; Hydra expects the program's name alone before
+    # The shell completes `capsweep train ...`. Hydra expects only the program's name before the
     # overrides.
     line = os.environ.get("COMP_LINE", "")
     os.environ["COMP_LINE"] = line.replace("capsweep train ", "capsweep ", 1)
@@ -60,13 +60,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _ignore_config(_: DictConfig) -> None:
-    """Do nothing: Hydra needs a function, but here it only prints."""
+    """Do nothing; Hydra needs a function to call, but is used here only for what it prints."""
 
 
 def _check_arguments(arguments: Sequence[str], options: set[str]) -> None:
     """Raise ConfigError for options that are unknown, and for settings of Hydra itself.
 
-    Hydra would answer them with many lines, or with another configuration.
+    Hydra would print an error of many lines for an unknown option. With its own settings, it would
+    use another configuration.
     """
     for option in options - OPTIONS:
         cure = "`capsweep train --help` lists the options; for many runs, use capsweep sweep"

@@ -38,12 +38,12 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
 
 
 def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
-    """Return the content of a workspace: all cells of a sweep, and the keys that differ."""
+    """Return the content of a workspace: cells, and the keys in which they differ."""
     configs = [point.cell.config for point in points]
     known = [point for point in points if not point.waits]
     if len(known) < len(points):
         waiting = count_of(len(points) - len(known), "cell")
-        terminal.print_aside(f"{waiting} wait for the baseline; make the workspace again after it")
+        terminal.print_aside(f"{waiting} wait for the baseline; repeat this command after it")
     keys = [key for key in (*sweep.rows, *sweep.columns) if key != "arm"]
     differing = [k for k in keys if len({p.coordinate(k) for p in points} - {None}) > 1]
     groups = {k for k in differing if any(isinstance(get(c, k), Mapping) for c in configs)}
@@ -82,9 +82,9 @@ def _result_lines(server: str, result: SyncResult) -> Iterator[str]:
         yield "no cell of this ledger was tracked with W&B"
         return
     uploaded = count_of(len(result.uploaded), "cell")
-    yield f"W&B at {server}: {uploaded} uploaded, {len(result.synced)} were there"
+    yield f"W&B at {server}: {uploaded} uploaded, {len(result.synced)} were there already"
     if result.live:
         yield f"{count_of(len(result.live), 'cell')} still running; they send their rows themselves"
     if result.faults:
         failed = count_of(len(result.faults), "cell")
-        yield f"{failed} not uploaded; type the same command again; nothing is sent twice"
+        yield f"{failed} not uploaded; type the same command again to continue"

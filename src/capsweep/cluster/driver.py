@@ -272,6 +272,6 @@ def find_obstacle(job: "SweepJob") -> str | None:
         return None
     if status is None:
         why = " ".join((details.message or "").split())[:500] or "Ray gives no reason"
-        return f"it ended without an exit status: {why}; type the same command to go on"
+        return f"it ended without an exit status: {why}; type the same command again to continue"
     program = shlex.split(details.entrypoint.removeprefix("exec "))[0]
     return f"the head has no program {program}; set cluster.python to the path of its Python there"

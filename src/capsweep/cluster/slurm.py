@@ -118,7 +118,7 @@ def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path
     print(f"submitted as job {job}")
     print(f"  tail -F {folder / script.stem}-{job}*.log")
     print(f"  scancel --batch --signal=TERM {job}  # stops it and keeps its checkpoints")
-    print("when the job has ended, type the same command to run the missing cells")
+    print("when the job has ended, type the same command again to continue")
     return 0
 
 

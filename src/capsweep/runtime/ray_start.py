@@ -164,7 +164,7 @@ class _RayWatch:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
             if self._has_left.wait(1.0):
                 return
-        terminal.print_aside("stopped, because Ray does not end; type the same command to go on")
+        terminal.print_aside("stopped: Ray does not end; type the same command again to continue")
         os._exit(130)  # as at Ctrl-C
 
     def _find_loss(self) -> bool:

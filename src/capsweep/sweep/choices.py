@@ -22,14 +22,14 @@ from capsweep.sweep import spec
 from capsweep.sweep.spec import ROUTING, Arm, Published, Sweep, check_axis, check_seeds
 
 ITERATIONS, RECONSTRUCTION = "routing.num_iters", "loss.reconstruction.weight"
-# The word that sets the axis of a key; it is needed in messages.
+# The word that sets an axis over each of these keys. Error messages name the word.
 AXIS_WORDS = {
     **dict.fromkeys((ROUTING, ITERATIONS), BY_NAME["ROUTING"]),
     RECONSTRUCTION: BY_NAME["RECON"],
 }
-ROUTED_GROUPS = ("model", ROUTING, "loss")  # their keys are set only in arms that route
+ROUTED_GROUPS = ("model", ROUTING, "loss")  # their keys are set only in arms that route, if any
 GRID_ONLY = ("ZIP", "EXCLUDE", "METRIC", "BASELINE")  # words that a search does not take
-# Logistics that a table shows all the same, because they say which data a cell saw.
+# Logistics that a table shows nevertheless, because they say which data a cell saw.
 SHOWN = ("limit_batches", "dataset.source")
 
 
@@ -44,7 +44,7 @@ def load_sweep(
     Args:
         name: The name of a file of sweeps/, or a path that ends in .yaml.
         words: The values of short names, such as `{"SEEDS": "3"}`.
-        overrides: `key=value` in Hydra's grammar; a list of values is an axis.
+        overrides: Texts `key=value` in Hydra's grammar. A list of values is an axis.
         here: Whether this process runs on a node of the sweep's cluster.
 
     Raises:
@@ -58,11 +58,11 @@ def load_sweep(
 def choose_cluster(words: Mapping[str, str], here: bool = False) -> list[str]:
     """Return the overrides that CLUSTER and RAY_ADDRESS stand for.
 
-    An address without CLUSTER chooses `cluster=address`. With `here`, the address is the one of
-    the Ray that runs this process.
+    An address without CLUSTER chooses `cluster=address`. With `here`, the address is that of the
+    Ray cluster that runs this process.
 
     Raises:
-        ConfigError: An address was typed for a cluster that has none.
+        ConfigError: An address was typed with CLUSTER=local or CLUSTER=slurm.
     """
     name, address = words.get("CLUSTER"), words.get("RAY_ADDRESS")
     chosen = [] if name is None else [f"cluster={name}"]
@@ -73,8 +73,8 @@ def choose_cluster(words: Mapping[str, str], here: bool = False) -> list[str]:
                 "leave one of the two out, or type CLUSTER=address"
             )
         chosen = [f"cluster={name or 'address'}", render("cluster.address", address)]
-        chosen += ["cluster.jobs=null"]  # ignores the job server that the environment names
-    if here:  # Ray sets RAY_ADDRESS for its jobs; without it, "auto" finds the Ray of this node
+        chosen += ["cluster.jobs=null"]  # so that a job server named in the environment is ignored
+    if here:  # Ray sets RAY_ADDRESS for its jobs; if it is not set, "auto" finds this node's Ray
         chosen += [render("cluster.address", os.environ.get("RAY_ADDRESS", "auto"))]
     return chosen
 
@@ -144,8 +144,8 @@ def _describe_words(
 ) -> tuple[str, ...]:
     """Return the typed choices that differ from the sweep file, sorted, such as `EPOCHS=1`.
 
-    Each choice is written in one way, however it was typed. Words that only say where cells run
-    or where they are stored are left out.
+    The text of a choice does not depend on how it was typed. Words that only say where cells run
+    or are stored are left out.
     """
     texts = {name: "".join(words[name].split()) for name in ("ROUTING", "ZIP") if name in words}
     if "EXCLUDE" in words:
@@ -175,7 +175,7 @@ def _describe_words(
 
 
 def is_logistics(key: str) -> bool:
-    """Return whether a key decides only where or how a cell runs, and nothing in a table."""
+    """Return whether a key only says where or how a cell runs, so that no table shows it."""
     names = {*LOGISTICS, *LOGISTICS_INSIDE} - {*SHOWN}
     return any(f"{key}.".startswith(f"{name}.") for name in names)
 
@@ -187,8 +187,8 @@ def _read_typed(
 
     Args:
         words: The values of short names.
-        overrides: `key=value` in Hydra's grammar.
-        word_axes: The axes that ROUTING and RECON set; their keys must not be typed again.
+        overrides: Texts `key=value` in Hydra's grammar.
+        word_axes: The axes that ROUTING and RECON set. Their keys must not be typed again.
 
     Raises:
         ConfigError: A key is set twice, or cannot be an axis; the message names it.
@@ -204,7 +204,7 @@ def _read_typed(
             both = f"{word.name} and {key}" if word and word.name in words else key
             raise ConfigError(f"{both}: set twice; keep one; an axis is a list such as {key}=A,B")
         if len(override.values) > 1 and is_logistics(key):
-            raise ConfigError(f"{key} takes one value: no axis changes where or how cells run")
+            raise ConfigError(f"{key}: type one value; where or how cells run cannot be an axis")
     return typed
 
 
@@ -231,12 +231,12 @@ def _find_routing(arm: Arm) -> str | None:
 def _set_routings(sweep: Sweep, routings: Override, keep_present: bool) -> Sweep:
     """Add an axis over routings to each arm that routes.
 
-    Keys of the routing that an arm fixed become axes too, because only some routings have them.
+    Fixed keys such as `routing.num_iters` become axes too, because only some routings have them.
 
     Args:
         sweep: The sweep to change.
         routings: The typed routings.
-        keep_present: Whether the routings that an arm has already stay on the axis.
+        keep_present: Whether the axis also keeps the routings that the arm has already.
 
     Raises:
         ConfigError: No arm routes.
@@ -274,7 +274,7 @@ def _read_routing(text: str) -> tuple[list[Override], list[Override]]:
 
 
 def _read_reconstruction(text: str) -> Override:
-    """Read the weights of RECON: `off` is 0, `on` is the weight of conf/, or a number."""
+    """Read the weights of RECON, each of them `off` (0), `on` (the weight in conf/) or a number."""
     names = {"off": 0.0, "on": get(compose.cell([]).config, RECONSTRUCTION)}
     weights: list[float] = []
     for word in map(str.strip, text.split(",")):
@@ -299,7 +299,7 @@ def _check_arms(sweep: Sweep, where: str, names: set[str]) -> None:
 
 
 def _set_baseline(sweep: Sweep, name: str) -> Sweep:
-    """Return the sweep with another baseline; the baseline of the file stays in the table."""
+    """Return the sweep with another baseline; the arm that was the baseline stays in the table."""
     _check_arms(sweep, f"BASELINE={name}", {name})
     if any(arm.matched for arm in sweep.arms) and name != sweep.baseline:
         raise ConfigError(
@@ -317,8 +317,8 @@ def _set_override(sweep: Sweep, override: Override, names: Collection[str]) -> S
 def _set_in_arm(arm: Arm, override: Override) -> Arm:
     """Return the arm with an override that replaces the arm's axis or value of the same key.
 
-    If routings are an axis of the arm, a key of a routing becomes an axis too: it applies only to
-    the routings that have the key.
+    If routings are an axis of the arm, a key of a routing becomes an axis too, because only some
+    routings have the key.
     """
     fixed = tuple(old for old in arm.fixed if old.key != override.key)
     is_axis = len(override.values) > 1 or override.key in arm.keys
@@ -332,14 +332,14 @@ def _set_in_arm(arm: Arm, override: Override) -> Arm:
 def _add_coordinate(sweep: Sweep, axis: Override) -> Sweep:
     """Return the sweep with a new axis as a coordinate of its table.
 
-    The axis becomes a column if its group is a column (`dataset.source`). Otherwise it becomes a
-    row key: routings directly after the arm, all others last. An axis with one value, an axis that
-    the table has already, and an axis of a search change nothing.
+    The axis becomes a column if its group is a column: `dataset.source` beside `dataset`. Otherwise
+    it becomes a row key: routings directly after the arm, all others last. The table stays the same
+    for an axis with one value, an axis that the table has already, and an axis of a search.
     """
     is_new = len(axis.values) > 1 and axis.key not in (*sweep.rows, *sweep.columns)
     if not is_new or sweep.search is not None:
         return sweep
-    # Rows are compared with the baseline in their own column, and so on the same data.
+    # A row is compared with the baseline in the same column, so that both have the same data.
     if any(axis.key.startswith(f"{column}.") for column in sweep.columns):
         return replace(sweep, columns=(*sweep.columns, axis.key))
     rows = [*sweep.rows]
@@ -365,7 +365,7 @@ def _read_excluded(text: str) -> Mapping[str, object]:
 
 
 def _couple_axes(sweep: Sweep, text: str) -> Sweep:
-    """Couple axes, so that they move together, in the arms that have all of these axes."""
+    """Couple axes in the arms that have all of them: their values are paired, not crossed."""
     names = [word.strip() for word in text.split(",")]
     keys = tuple(with_dots(BY_NAME[n].key or n if n in BY_NAME else n) for n in names)
     if len(set(keys)) < 2 or not all(keys):
@@ -374,7 +374,7 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
     for arm in sweep.arms:
         if {axis.key for axis in arm.axes} >= {*keys}:
             if twice := {*keys} & {*itertools.chain(*arm.coupled)}:
-                raise ConfigError(f"ZIP={text}: {min(twice)} is coupled twice; type it in one list")
+                raise ConfigError(f"ZIP={text}: {min(twice)} is coupled twice; type it only once")
             arm = replace(arm, coupled=(*arm.coupled, keys))
         arms.append(arm)
     if tuple(arms) == sweep.arms:
@@ -385,7 +385,7 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
 def _read_seeds(text: str) -> tuple[int, ...]:
     """Read the seeds of SEEDS: a list, or a count n, which stands for the seeds 0 to n - 1.
 
-    So a larger count keeps the cells of a smaller one.
+    A larger count therefore includes all cells of a smaller count.
     """
     words = [word.strip() for word in text.split(",")]
     digits = "[0-9]{1,4}" if len(words) == 1 else "[0-9]{1,18}"  # one number is a count of seeds

@@ -1,4 +1,4 @@
-"""The nodes of a cluster: their CPUs and GPUs, and the checks that a node may run cells."""
+"""The nodes of a cluster: their CPUs and GPUs, and the checks that a node passes to run cells."""
 
 import secrets
 import socket
@@ -29,8 +29,8 @@ class ClusterNodes:
             autoscaler may grow the cluster.
 
     Attributes:
-        name: The cluster in messages: `RAY_ADDRESS=...`.
-        refused: The cause of each node that cannot run the cells, by the node's id.
+        name: The name of the cluster in messages: `RAY_ADDRESS=...`.
+        refused: The reason why a node cannot run the cells, by the id of the node.
     """
 
     def __init__(self, cluster: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ class ClusterNodes:
         self._last_look = time.monotonic()
 
     def refuse(self, node_id: str, cause: str) -> bool:
-        """Give a node no more cells, and return whether another node can run them."""
+        """Record that a node cannot run the cells, and return whether any other node is left."""
         if node_id not in self.refused:
             self.refused[node_id] = cause
             terminal.print_aside(f"{self.name}: a node is not used: {cause}")
@@ -67,14 +67,14 @@ class ClusterNodes:
     def read_capacity(self) -> Capacity:
         """Return the largest capacity that the cluster had so far, or to which it may grow.
 
-        Lost nodes still count, because the resources of a cell must not depend on them.
+        Lost nodes still count, because the resources of a cell must not change when a node is lost.
         """
         resources = [node["Resources"] for node in _list_nodes()]
         now = Capacity.of_nodes([Capacity(had["CPU"], had.get("GPU", 0)) for had in resources])
         self._largest = max(self._largest, now, key=lambda had: (had.gpu, had.cpu))
         most, growth, nodes = self._largest, self._growth, self._largest.nodes
-        # Present nodes show what added nodes will have; the configured growth is needed only
-        # without them, or without a GPU among them.
+        # Added nodes are assumed to be like the present ones. The configured growth is used only if
+        # there is no node yet, or no node with a GPU.
         if most.cpu == 0 or (most.gpu == 0 and growth.gpu > 0):
             nodes = (*nodes, *growth.nodes)
         return Capacity(max(most.cpu, growth.cpu), max(most.gpu, growth.gpu), nodes)
@@ -90,7 +90,7 @@ def _list_nodes() -> list[dict[str, Any]]:
 
 @contextmanager
 def node_requirements(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give the requirements that `check_node` checks on a node, as plain data.
+    """Yield the requirements that `check_node` checks on a node, as plain data.
 
     While the block lasts, the ledger holds a marker file. A node that finds the marker has the same
     ledger as the driver.
@@ -101,7 +101,7 @@ def node_requirements(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         yield {"versions": read_versions(), "ledger": hide_query(ledger), "marker": marker}
     finally:
-        with suppress(OSError):  # a marker that stays does no harm: it is not read as a cell
+        with suppress(OSError):  # a marker that stays does no harm, because it is no cell
             store.remove(marker)
 
 
@@ -129,7 +129,7 @@ def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
                 raise UserError(
                     f"places.ledger: {hide_query(ledger)} on this node is not the driver's "
                     f"{required['ledger']}; give a folder that all nodes share (STORAGE=..., "
-                    "cluster.node.storage=... where nodes have it elsewhere), or an object store "
+                    "cluster.node.storage=... if nodes have it elsewhere), or an object store "
                     "(STORAGE=s3://... or LEDGER=s3://...)"
                 )
             time.sleep(POLL_SECONDS)

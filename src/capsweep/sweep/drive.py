@@ -32,7 +32,7 @@ FINISHED, FAILED, UNFINISHED, INTERRUPTED = 0, 1, 3, 130
 NOTHING = "nothing to run: every cell is finished"
 
 
-Part = tuple[int, int]  # of a job array: the number of the job, from 1, and the number of all jobs
+Part = tuple[int, int]  # the number of a job in its array, from 1, and the number of jobs
 
 
 def parse_part(text: str) -> Part:
@@ -50,8 +50,8 @@ def parse_part(text: str) -> Part:
 def select_part(cells: Sequence[PlannedCell], part: Part) -> tuple[PlannedCell, ...]:
     """Return the cells that one job of an array runs.
 
-    The cells are dealt out in turn, from the longest to the shortest. The result depends on the
-    grid alone, and not on which cells have finished, so that all jobs of the array agree.
+    The jobs take the cells in turn, from the longest to the shortest. Finished cells are
+    included, so that every job of the array finds the same parts at any time.
     """
     index, count = part
     order = sorted(range(len(cells)), key=lambda i: (-_count_flops(cells[i]), i))
@@ -77,7 +77,7 @@ def choose_executor(name: str) -> Executor:
         return execute_locally
     if name != "ray":
         raise ConfigError(f"EXECUTOR={name}: no such executor; have ray, local, array")
-    for package in ("ray", "pandas"):  # looked up only, since an import takes a second
+    for package in ("ray", "pandas"):  # only looked for, because an import takes a second
         if importlib.util.find_spec(package) is None:
             cure = "install ray[tune] or set EXECUTOR=local"
             raise ConfigError(f"EXECUTOR=ray: the package {package} is not installed; {cure}")
@@ -99,15 +99,15 @@ class RunOptions:
     executor: str = "ray"  # ray, local or array
     limits: Limits = field(default_factory=Limits)  # BUDGET and MAX_HOURS of the whole command
     part: Part | None = None  # which job of an array this is; None outside an array
-    retry_failed: bool = False  # whether cells run again whose failure the same code would repeat
+    retry_failed: bool = False  # whether to run cells that would fail again with the same code
 
 
 @dataclass(frozen=True)
 class SweepEnd:
-    """The end of a sweep, as a command reports it."""
+    """The end of a sweep: its exit status, and the last lines that the command prints."""
 
     status: int  # exit status: FINISHED, FAILED, UNFINISHED or INTERRUPTED
-    lines: tuple[str, ...] = ()  # printed last, for a person
+    lines: tuple[str, ...] = ()  # printed last
 
 
 def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Console) -> SweepEnd:
@@ -173,7 +173,7 @@ def run_in_order(
         if sum(point.waits for point in points) == left:
             break
     text = f"they need the accuracy of a cell of {sweep.baseline} that has not finished"
-    line = f"{count_of(left, 'cell')} left: {text}; type the same command to go on"
+    line = f"{count_of(left, 'cell')} left: {text}; type the same command again to continue"
     return SweepEnd(UNFINISHED if end.status == FINISHED else end.status, (*end.lines, line))
 
 
@@ -204,7 +204,7 @@ def add_seeds(
         )
     added = replace(added, looks=planned)
     end = run(sweep, added.add_points(points), options, console)
-    if end.status == FINISHED:  # saved even if this look decides everything: it counts as a look
+    if end.status == FINISHED:  # saved even if this look decides all rows: it was a test
         more_seeds.save(node, sweep, added)
     for look in planned[1:]:
         more = more_seeds.plan_seeds(sweep, added.add_points(points), ledger, added, look)
@@ -222,20 +222,20 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
     """Make the folders of a sweep, and check that its storage and ledger can be written.
 
     Raises:
-        UserError: One cannot be written; the message names `places.storage` or `places.ledger`.
+        UserError: A place cannot be written; the message names `places.storage` or `places.ledger`.
     """
     places.prepare(node)
     stores.prove_writable(ledger.store)
-    if is_url(node.shared):  # `places.prepare` has checked a folder
+    if is_url(node.shared):  # `places.prepare` checks only folders
         stores.prove_writable(more_seeds.open_seed_store(node))
 
 
 def _make_jobs(
     sweep: Sweep, points: Sequence[Point], due: Sequence[PlannedCell], mode: str, costs: Estimates
 ) -> list[Job]:
-    """Return a job for each due cell, the most FLOPs first.
+    """Return a job for each due cell; the cell with the most FLOPs comes first.
 
-    The queue keeps this order among cells of unknown length.
+    The queue keeps this order for cells whose length is unknown.
     """
     labels, jobs = expand.make_labels(sweep, points), []
     for planned in sorted(due, key=_count_flops, reverse=True):
@@ -250,17 +250,17 @@ def describe_end(
 ) -> SweepEnd:
     """Return the exit status and the last lines of a command.
 
-    A failed cell decides the exit status, even if a time limit left other cells out.
+    If a cell failed, the exit status is FAILED, even if a time limit left other cells out.
 
     Args:
         queue: The queue after its executor returned.
-        finished: The number of cells that are finished, those of earlier commands included.
+        finished: The number of finished cells, including those of earlier commands.
         total: The number of all cells.
-        noun: What a cell is called in the lines: "cell" or "trial".
+        noun: The word for a cell in the lines: "cell" or "trial".
         repeats: Lines about cells that failed in an earlier command and were not run again.
     """
     lines, every = [*repeats], f"{count_of(total, noun)} {'is' if total == 1 else 'are'} finished"
-    so_far = f"{finished} of {every}; type the same command to go on"
+    so_far = f"{finished} of {every}; type the same command again to continue"
     if not queue.is_exhausted:
         return SweepEnd(INTERRUPTED, (*lines, f"stopped: {so_far}"))
     if queue.count_left:

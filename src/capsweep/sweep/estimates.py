@@ -5,14 +5,14 @@ An estimate comes from finished cells of the same shape, or else from a calibrat
 BUDGET starts only cells that are estimated to end in time, and interrupts no cell. A cell of
 unknown length does not start.
 
-MAX_HOURS limits the time that is paid for. A cell that would not fit does not start. When the limit
-is reached, running cells stop after their epoch and keep a checkpoint. So the limit is exceeded by
-at most one epoch of each running cell, and by the test of a cell in its last epoch. A cell of
-unknown length starts. A cell that is longer than the whole limit starts too: it is stopped, and the
-next command continues it.
+MAX_HOURS limits the wall-clock time, for which a rented machine is paid. A cell that would not fit
+does not start. When the limit is reached, running cells stop after their epoch and keep a
+checkpoint. So the limit is exceeded by at most one epoch of each running cell, plus the test if
+that epoch was the cell's last. A cell of unknown length starts. A cell that is longer than the
+whole limit starts too. It is stopped at the limit, and the next command continues it.
 
-Both limits hold for one command, the steps of MORE_SEEDS included. Each job of an array has its own
-limits.
+Both limits hold for one command, including all its steps of MORE_SEEDS. Each job of an array has
+its own limits.
 """
 
 import math
@@ -43,8 +43,8 @@ class Estimates:
     Results of the hardware that runs the cells are preferred to those of other hardware.
 
     Args:
-        hardware: The name of the hardware that runs the cells. None if they run on other machines;
-            then the hardware of the result that was added last is taken.
+        hardware: The name of the hardware that runs the cells. None if the cells run on other
+            machines. Then the hardware of the result that was added last is taken instead.
     """
 
     def __init__(self, hardware: str | None) -> None:
@@ -69,7 +69,7 @@ class Estimates:
         self._estimates.clear()
 
     def add_measurement(self, measured: Measurement) -> None:
-        """Add a calibration, unless one of the hardware that runs the cells is known already."""
+        """Add a calibration, unless its shape already has one from the hardware of the cells."""
         known = self._measured.get(measured.shape)
         if known is None or known.hardware != self._hardware:
             self._measured[measured.shape] = measured
@@ -86,7 +86,7 @@ class Estimates:
         return self._estimates[key]
 
     def _estimate(self, cell: Cell) -> float | None:
-        """Compute an estimate: the median of results of the same shape, or else its calibration."""
+        """Compute an estimate from the results of the same shape, or else from its calibration."""
         if known := self._paces.get(cell.shape):
             paces = known.get(self._hardware) or [pace for some in known.values() for pace in some]
             per_step, rest = map(median, zip(*paces, strict=True))
@@ -109,8 +109,8 @@ def _apply_calibration(cell: Cell, measured: Measurement) -> float:
 def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estimates:
     """Make estimates from the results of the ledger.
 
-    The results of the given cells are read first. If they leave a shape unknown, the calibrations
-    are read, and then the results of all other cells.
+    The results of the given cells are read first. If the length of a cell is still unknown,
+    the calibrations are read. If one is unknown even then, all other cells are read.
 
     Args:
         ledger: The ledger.
@@ -130,7 +130,7 @@ def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estim
 
 
 def _add_measurements(estimates: Estimates, ledger: Ledger) -> None:
-    """Add the calibrations of a ledger to estimates; a damaged one is printed and left out."""
+    """Add the calibrations of a ledger to estimates; report a damaged file, and leave it out."""
     store, cure = ledger.store, "remove it; plan --calibrate writes it again"
     for path in (f"measurements/{name}" for name in store.list_names("measurements")):
         try:
@@ -190,7 +190,7 @@ class Limits:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether a limit is set; then no job may wait inside an executor."""
+        """Whether a limit is set. If so, a job must not wait inside an executor."""
         return self.budget is not None or self.wall is not None
 
     @property
@@ -207,7 +207,7 @@ class Limits:
 
     @property
     def stop_reason(self) -> str:
-        """The reason why cells were not run, for a person."""
+        """The reason why cells were not run, for a message."""
         if self.is_stopping and self._refusal is not None:
             return self._refusal
         bounds = {"BUDGET": self.budget, "MAX_HOURS": self.wall}
@@ -234,7 +234,7 @@ def read_limits(budget: str | None, max_hours: str | None) -> Limits:
     """Read the values of BUDGET and MAX_HOURS.
 
     Raises:
-        UserError: A value is no time; the message names the word.
+        UserError: A value is not a time above 0; the message names the word.
     """
     return Limits(
         _read_seconds("BUDGET", budget, "[smh]", "a time such as 90s, 9m or 2h"),

@@ -1,11 +1,10 @@
-"""The expansion of a sweep into its cells: the grid of every arm, seeds innermost.
+"""The expansion of a sweep into its cells: arm by arm, place by place, seed by seed.
 
 An arm with `matched: true` trains until it is as accurate as the baseline. "Matrix capsules with EM
 routing", section 5.1, and "Dynamic Routing Between Capsules", section 5.2, compare networks at
-equal accuracy in this way. The baseline trains first. A cell of a matched arm then trains until its
-validation accuracy is that of the baseline's cell of the same column and seed. So the
-`stop_accuracy` of the cell, and with it the signature, is known only when the baseline's cell is
-finished.
+equal accuracy in this way. The baseline trains first. A cell of a matched arm then trains until it
+reaches the validation accuracy of the baseline's cell with the same column and seed. So the
+`stop_accuracy` and the signature of this cell are known only when the baseline's cell is finished.
 """
 
 import itertools
@@ -28,13 +27,13 @@ MOST_CELLS = 20_000
 ACCURACY = "stop_accuracy"
 ACCURACY_DIGITS = 9  # far finer than one example of any data set
 MATCHED_METRIC = "val/error"
-# The accuracy in the plan of a cell that still waits for its own; such a cell is never run.
+# In a plan, the stop_accuracy of a cell that waits for the baseline. No cell runs with this value.
 WAITING = Override(ACCURACY, (1.0,))
 
 
 @dataclass(frozen=True)
 class Point:
-    """One place of the grid with one seed, and the cell that belongs to it."""
+    """A place of the grid with one seed, and the cell with these settings."""
 
     arm: str  # the name of its arm
     title: str  # the place without the seed, such as `capsnet · epochs=1`
@@ -61,7 +60,7 @@ def as_coordinate(value: Any) -> Any:
 
 
 def expand_sweep(sweep: Sweep) -> list[Point]:
-    """Compose and check a point for every place of the grid that is not excluded, and every seed.
+    """Compose and check the points of a sweep: every place that is not excluded, with every seed.
 
     Raises:
         ConfigError: A cell is not valid; the message names the file, the arm and the key.
@@ -110,16 +109,16 @@ def _is_at(point: Point, place: Mapping[str, Any]) -> bool:
 
 
 def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
-    """Check, before cells run, that all cells of one table field share one setting.
+    """Check that all cells in the same field of the table have the same setting.
 
-    They may differ only in seed and matched accuracy. Typed words can break this, when they make
-    two arms equal in every key that the table shows.
+    They may differ only in seed and matched accuracy. Typed words can break this rule, if they make
+    two arms equal in every key that the table shows. So this is checked before cells run.
 
     Raises:
-        ConfigError: Two settings share a field.
+        ConfigError: Two settings are in the same field.
     """
     cells: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    # The seeds of a place share the objects of their configuration, so these are compared once.
+    # All seeds of a place share their configuration objects, so one point of a place is compared.
     parts = {tuple(id(v) for k, v in p.cell.science.items() if k != "seed"): p for p in points}
     for point in parts.values():
         field = tuple(map(point.coordinate, (*sweep.rows, *sweep.columns)))
@@ -133,7 +132,7 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
 
 
 def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
-    """Yield the points of an arm; each place is composed once, for all seeds."""
+    """Compose each place of an arm once, and yield its point for every seed."""
     waits = sweep.search is None and is_waiting(arm)
     try:
         for place in _list_places(sweep, arm) if sweep.search is None else _list_edges(arm):
@@ -173,7 +172,7 @@ def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:
 
 
 def _list_steps(arm: Arm) -> list[list[Override]]:
-    """Return the axes of an arm in steps: coupled axes share a step, any other axis has its own.
+    """Return the axes of an arm in steps: coupled axes in one step, each other axis in another.
 
     The grid of the arm is the product of the steps.
     """
@@ -219,18 +218,18 @@ def make_point(arm: Arm, place: Place, seed: int, waits: bool = False) -> Point:
 
 
 def is_waiting(arm: Arm) -> bool:
-    """Return whether an arm is matched, and no stop_accuracy was typed for it."""
+    """Return whether an arm is matched and neither the file nor a word sets its stop_accuracy."""
     given = {override.key for override in arm.fixed} | set(arm.keys)
     return arm.matched and ACCURACY not in given
 
 
 def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
-    """Set the stop_accuracy of points whose cell of the baseline is finished; return all points.
+    """Set the stop_accuracy of waiting points whose baseline is finished, and return all points.
 
-    Points that wait for an unfinished cell stay unchanged.
+    Points whose baseline is not finished stay unchanged.
 
     Raises:
-        ConfigError: The baseline has no cell of this column and seed, or measured no accuracy.
+        ConfigError: A point has no cell of the baseline to match, or that cell has no accuracy.
     """
     if not any(point.waits for point in points):
         return list(points)
@@ -239,12 +238,15 @@ def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
 
 
 def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
-    """Raise ConfigError if RERUN would repeat cells of the baseline to which arms are matched."""
+    """Raise ConfigError if RERUN is set for a sweep with matched arms.
+
+    RERUN would repeat cells of the baseline, to whose accuracies other cells are matched.
+    """
     rerun = points[0].cell.config["rerun"]
     if rerun != "never" and any(is_waiting(arm) for arm in sweep.arms):
         raise ConfigError(
             f"RERUN={rerun}: {sweep.path.name} has arms that are matched to finished cells of "
-            f"{sweep.baseline}; leave RERUN out; remove cells to repeat with capsweep ledger rm"
+            f"{sweep.baseline}; leave RERUN out; to repeat cells, remove them: capsweep ledger rm"
         )
 
 
@@ -269,7 +271,7 @@ def _set_accuracy(sweep: Sweep, point: Point, points: Sequence[Point], ledger: L
 def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
     """Make the labels of the W&B runs of a sweep, by signature.
 
-    Different cells get different names. A cell that several places share is named after the first.
+    Different cells get different names. If several places share a cell, the first of them names it.
     """
     weights = {content.read_reconstruction_weight(point.cell.config) for point in points}
     for arm in sweep.arms:  # needed for a search, which passes one point at a time
@@ -295,7 +297,7 @@ def _list_settings(sweep: Sweep, config: Mapping[str, Any]) -> list[tuple[str, A
 
 
 def with_rows(sweep: Sweep) -> Sweep:
-    """Return a search whose table has a row for each place, named by its arm and its axes."""
+    """Return a search whose table names each row by an arm and the values of its axes."""
     axes = dict.fromkeys(key for arm in sweep.arms for key in arm.keys)
     return replace(sweep, rows=("arm", *axes))
 
@@ -335,7 +337,7 @@ def check_search(sweep: Sweep) -> list[Point]:
 def _list_edges(arm: Arm) -> Iterator[Place]:
     """Yield the first place of an arm, then one for each other value and each interval's high end.
 
-    The other axes keep their first values.
+    Each of these differs from the first place in one key only.
     """
     first = {choice.key: choice for choice in arm.first_place}
     yield tuple(first.values())

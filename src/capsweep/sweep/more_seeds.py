@@ -1,7 +1,8 @@
 """`MORE_SEEDS`: add seeds to rows whose order is undecided, up to a given number of seeds.
 
 A "look" is a test of all rows at one number of seeds. The added seeds and the looks are stored in a
-file below `places.storage`, since every later table of the sweep depends on them and says so.
+file below `places.storage`, because every later table of the sweep depends on them. A note below
+the table says so.
 """
 
 import json
@@ -65,7 +66,7 @@ def open_seed_store(node: Places) -> Store:
 
 
 def load(node: Places, sweep: Sweep) -> Added:
-    """Read the seeds that were added to a sweep so far; without a file, none.
+    """Read the added seeds and the looks of a sweep; both are empty if there is no file yet.
 
     Raises:
         UserError: The file is damaged.
@@ -105,14 +106,17 @@ def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
 def plan_seeds(
     sweep: Sweep, points: Sequence[Point], ledger: Ledger, added: Added, look: int
 ) -> Added | None:
-    """Give each undecided row `look` seeds, and return all added seeds; None if all is decided.
+    """Add seeds to each undecided row until it has `look` seeds.
 
     Args:
         sweep: The sweep.
         points: Its points, with the seeds added so far.
-        ledger: Where the results of finished cells are read.
+        ledger: The ledger with the results of finished cells.
         added: The seeds added so far.
         look: The number of seeds that undecided rows are to have.
+
+    Returns:
+        All seeds added to the sweep, or None if no row is undecided.
     """
     places = find_undecided(sweep, points, ledger, len(added.looks))
     if not places:
@@ -136,13 +140,13 @@ def save(node: Places, sweep: Sweep, added: Added) -> None:
 def find_undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int) -> set[str]:
     """Return the hashes of places whose order with a neighbour of their column is undecided.
 
-    The significance level is divided by the number of columns, since each column is another test.
+    The significance level is divided by the number of columns, because each column is another test.
 
     Args:
         sweep: The sweep.
         points: Its points, with the seeds added so far.
-        ledger: Where the results of finished cells are read.
-        looks: How many times the rows are tested in all.
+        ledger: The ledger with the results of finished cells.
+        looks: The planned number of looks in total.
     """
     columns: dict[tuple[Any, ...], dict[str, dict[int, float]]] = {}
     for point in points:

@@ -33,19 +33,19 @@ class PlannedCell:
     """A distinct cell of a plan. Several places of the grid may share it."""
 
     points: tuple[Point, ...]  # the places of the grid that have this cell
-    size: Size  # of its network
+    size: Size  # the size of its network
     entry: Entry  # what the ledger knows of the cell
 
     @property
     def cell(self) -> Cell:
-        """The cell that all of its points share."""
+        """The cell that all points share."""
         return self.points[0].cell
 
     def is_due(self, retry_failed: bool = False) -> bool:
         """Return whether a sweep would run this cell now.
 
         Args:
-            retry_failed: Whether to run cells again whose failure the same code would repeat.
+            retry_failed: Whether to run failed cells that would fail again with the same code.
         """
         rerun = self.cell.config["rerun"]
         if self.entry.status in ("done", "stale"):
@@ -57,7 +57,7 @@ class PlannedCell:
 class Plan:
     """All distinct cells of a sweep, in the order of the grid.
 
-    The cells of a search are candidates: it may draw them, or others of its space.
+    For a search, the cells are candidates: the search may draw these cells or others.
     """
 
     cells: tuple[PlannedCell, ...]  # each signature once
@@ -76,7 +76,7 @@ class Plan:
         return list(itertools.islice(itertools.cycle(self.cells), self.trials))
 
     def estimate_due(self, costs: Estimates) -> tuple[list[float], int]:
-        """Return the estimates of due cells in seconds, and how many due cells have none."""
+        """Return the estimates of due cells in seconds, and the number of due cells without one."""
         seconds = [costs.seconds(planned.cell) for planned in self.due]
         known = [each for each in seconds if each is not None]
         return known, len(seconds) - len(known)
@@ -93,7 +93,7 @@ class Plan:
 def make_plan(points: Sequence[Point], ledger: Ledger) -> Plan:
     """Merge points of equal signature into cells, and read what the ledger knows of each cell.
 
-    Each distinct network is built once on the meta device, without memory, to learn its size.
+    Each distinct network is built once to find its size, on the meta device, which needs no memory.
 
     Raises:
         ConfigError: A network cannot be built; the message names the point.
@@ -111,7 +111,7 @@ def make_plan(points: Sequence[Point], ledger: Ledger) -> Plan:
 
 
 def _measure_size(point: Point, known: dict[str, Size]) -> Size:
-    """Return the size of a point's network; `known` keeps the sizes of networks already built."""
+    """Return the size of a point's network, from `known` if an equal network was built before."""
     config = point.cell.config
     labels = config["dataset"].get("labels_per_image")
     optimizer = config["optim"]["optimizer"]["_target_"], config["trainer"]["fused_optimizer"]
@@ -126,7 +126,7 @@ def _measure_size(point: Point, known: dict[str, Size]) -> Size:
 
 
 def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
-    """Find and verify the data sets of some cells.
+    """Check that the data sets of some cells are there and undamaged.
 
     Raises:
         DataError: A file is missing or damaged; the message names it.
@@ -153,9 +153,10 @@ def describe_plan(sweep: Sweep, plan: Plan) -> str:
 
 
 def list_rows(plan: Plan, costs: Estimates) -> list[list[str]]:
-    """Return the table of a plan: a row of COLUMNS for each place of the grid, seeds together.
+    """Return the rows of the table of a plan, with the fields that COLUMNS names.
 
-    MFLOPs are those of one forward pass of one image; s/cell is the estimate for one cell.
+    Each place of the grid has one row for all its seeds. MFLOPs are those of a forward pass of one
+    image; s/cell is the estimate for one cell.
     """
     rows = []
     places: dict[str, list[tuple[PlannedCell, Point]]] = {}
@@ -215,7 +216,7 @@ def as_json(sweep: Sweep, plan: Plan, costs: Estimates) -> str:
 
 
 def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
-    """Return a line about the time that the due cells will take here; no line if none is due."""
+    """Return one line about the time that due cells will take here, or no line if none is due."""
     known, unknown = plan.estimate_due(costs)
     times = [_describe_time(plan.due[0].cell.config, known)] if known else []
     if unknown:
@@ -227,7 +228,7 @@ def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
 
 
 def _describe_time(config: Mapping[str, Any], seconds: Sequence[float]) -> str:
-    """Describe the time that cells take on the slots of this machine, and their slot-hours."""
+    """Describe the time that cells take on this machine, and their GPU-hours or CPU-hours."""
     count, kind, share = count_slots(config)
     longest = max(max(seconds), sum(seconds) / count)
     size, unit = (1, "s") if longest < 120 else (60, "min") if longest < 7200 else (3600, "h")

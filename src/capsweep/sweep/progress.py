@@ -16,13 +16,13 @@ from capsweep.statistics import metric_format
 from capsweep.sweep.estimates import Estimates
 from capsweep.training.run import Outcome
 
-LOG_SECONDS = 60.0  # without a terminal: a line at least this often, in seconds
+LOG_SECONDS = 60.0  # without a terminal: seconds between lines about the sweep
 
 
 def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
-    """Return the length of each cell by signature: in seconds, or in epochs if none is estimated.
+    """Return the length of each cell, by signature: in seconds, or in epochs if none is estimated.
 
-    An epoch without an estimate counts as the mean of those that have one.
+    If only some cells have an estimate, the mean length of their epochs is used for the others.
     """
     seconds = {cell.signature: costs.seconds(cell) for cell in cells}
     epochs = {cell.signature: cell.config["epochs"] for cell in cells}
@@ -39,7 +39,7 @@ class SweepProgress:
     once in LOG_SECONDS.
 
     Args:
-        console: Where lines and bars are printed.
+        console: The console on which lines and bars are printed.
         names: The names of cells, by signature. A search adds them while it runs.
         total: The number of cells that are to run.
         metric: The metric that the line of a finished cell shows.
@@ -62,7 +62,7 @@ class SweepProgress:
         self._work = total - len(lengths) + sum(lengths.values())
         self.done = self.failed = self.stopped = 0
         self._work_done: dict[str, float] = {}  # by signature, epochs of earlier commands included
-        self._new_work = 0.0  # epochs of this command alone
+        self._new_work = 0.0  # only epochs of this command
         self._running: dict[str, tuple[float, TaskID]] = {}  # start time and bar, by signature
         self._begun = self._last_line = time.monotonic()
         columns = "{task.description}", BarColumn(20), "{task.fields[at]}"
@@ -107,7 +107,7 @@ class SweepProgress:
         if outcome.result is not None:
             self.done += 1
             if (fault := outcome.result.get("tracking_fault")) is not None:
-                terminal.print_once(f"W&B: {fault}")  # once, though many cells may have it
+                terminal.print_once(f"W&B: {fault}")  # many cells may have the same fault
             if (restarted := outcome.result.get("begun_anew")) is not None:
                 self.on_message(signature, restarted)
         text = self._describe_outcome(outcome)
@@ -117,7 +117,7 @@ class SweepProgress:
         self._update()
 
     def on_message(self, signature: str, text: str) -> None:
-        """Print a line about a cell, such as a retry, that a person should see."""
+        """Print a line about a cell, for example that it is tried again."""
         self._print_line(f"{self.names[signature]}: {text}")
 
     def describe(self) -> str:
@@ -136,7 +136,7 @@ class SweepProgress:
         return f"about {seconds:.0f} s left" if seconds < 120 else minutes
 
     def _describe_outcome(self, outcome: Outcome) -> str:
-        """Return how a cell ended: its metric, the cause of its failure, or why it left."""
+        """Return how a cell ended: a metric, the cause of a failure, or why it left its worker."""
         if outcome.result is None:
             failure = outcome.elsewhere or outcome.paused or f"FAILED: {outcome.cause}"
             return "ended early" if outcome.stopped else failure

@@ -1,7 +1,8 @@
 """The queue of a sweep: it decides which job starts next, and whether an ended job is retried.
 
-Time limits, cells that other processes run, and the measurement of GPU memory before cells share a
-GPU are handled here too, in the same way for every executor.
+The queue also applies the time limits, waits for cells that other processes run, and has the GPU
+memory of a cell measured before cells share a GPU. It works in the same way for every
+executor.
 """
 
 import math
@@ -25,16 +26,16 @@ from capsweep.training import Row, RunHooks, StopFlag
 from capsweep.training.run import Job, Outcome, run_job
 
 LOOK_SECONDS = 2.0  # between two reads of cells that other processes run
-MOST_FRUITLESS = 3  # workers lost in a row without a newer checkpoint, until a cell has failed
+MOST_FRUITLESS = 3  # lost workers in a row without a newer checkpoint make a cell fail
 
 
 @dataclass
 class Attempts:
     """The lost workers of a cell, which decide whether it is tried again.
 
-    A cell is retried without limit while each worker begins at a later epoch than all before, as on
-    spot nodes. Otherwise the cell may kill its workers, or an epoch may take longer than its nodes
-    are available; then MOST_FRUITLESS losses in a row make it fail.
+    A cell is retried without limit while each worker begins at a later epoch than all workers
+    before, as happens on spot nodes. Otherwise the cell may kill its workers, or an epoch may take
+    longer than a node is available. Such a cell fails after MOST_FRUITLESS losses in a row.
     """
 
     fruitless: int = 0  # workers lost in a row without a newer checkpoint
@@ -66,19 +67,20 @@ class Attempts:
 
 
 class JobQueue:
-    """The jobs of due cells, from which an executor draws.
+    """The jobs of due cells, which an executor takes one by one.
 
-    Cells of unknown length come first, then the others, the longest first.
+    Cells of unknown length come first. The other cells follow, the longest first.
 
     Args:
         jobs: The jobs to run.
         ledger: The ledger of their cells.
-        progress: Where starts, epochs and ends are shown.
+        progress: Shows starts, epochs and ends of cells.
         costs: Estimates of the cells' lengths.
-        limits: The time limits of the command, which earlier queues of it may have used in part.
+        limits: The time limits of the command. Earlier queues of the same command may have used
+            a part of them.
 
     Attributes:
-        ENDED: The statuses in the ledger of cells that need not run here any more.
+        ENDED: The statuses in the ledger of cells that have ended.
         capacity: What the executor can run at once.
         sharing: The share of a GPU that cells of each shape take.
         failed: The causes of failed cells, by signature.
@@ -101,7 +103,7 @@ class JobQueue:
         self.failed: dict[str, str] = {}
         self._pending = sorted(jobs, key=lambda job: -(costs.seconds(job.cell) or math.inf))
         self._running: dict[str, Job] = {}
-        self._begun: set[str] = set()  # running jobs that a worker has; the others still wait
+        self._begun: set[str] = set()  # running jobs that have a worker; the others wait for one
         self._awaited: dict[str, Job] = {}  # jobs whose cells other processes run, by signature
         self._last_look = float("-inf")  # when the awaited cells were last read
         self._monitor = LeaseMonitor()
@@ -117,7 +119,7 @@ class JobQueue:
     @property
     def is_exhausted(self) -> bool:
         """Whether no other job will ever start."""
-        if self.limits.is_stopping:  # jobs that wait for a node are dropped: it may never come
+        if self.limits.is_stopping:  # jobs that wait for a node are dropped
             return not self._begun
         if self._running or self._awaited:
             return False
@@ -125,7 +127,7 @@ class JobQueue:
         return not any(job is None or self._may_start(job) for job in jobs)
 
     def set_capacity(self, capacity: Capacity) -> None:
-        """Set what the executor can run at once, when it is ready or its cluster has grown.
+        """Set the CPUs and GPUs of the executor, when it is ready or its cluster has grown.
 
         Raises:
             ConfigError: No node can hold a cell; the message names the key. This is checked only at
@@ -168,9 +170,9 @@ class JobQueue:
         self.progress.on_epoch(job.cell.signature, row)
 
     def on_end(self, job: Job, outcome: Outcome) -> None:
-        """Record that a job ended, and put it back into the queue if it is to run again."""
+        """Record that a job ended, and put the job back into the queue if it is to run again."""
         if self._running.pop(_key(job), None) is None:
-            return  # reported twice: the worker was lost after it had reported the end
+            return  # reported twice: the worker was lost after it reported the end
         self._begun.discard(_key(job))
         if outcome.ends_sweep:
             self.limits.refuse_more(outcome.paused)
@@ -199,9 +201,11 @@ class JobQueue:
         self.progress.on_end(signature, outcome)
 
     def _restart(self, job: Job, cause: str) -> bool:
-        """Put a failed job back if a retry may succeed, and return whether it was dealt with.
+        """Put a failed job back into the queue if a retry may succeed.
 
-        A job that has lost too many workers is settled as failed here, and counts as dealt with.
+        Returns:
+            False if the caller must settle the job. True if the job was put back, or was settled
+            here as failed because it had lost too many workers.
         """
         signature = job.cell.signature
         if causes.classify_cause(cause) == CauseKind.OUT_OF_MEMORY:
@@ -223,7 +227,7 @@ class JobQueue:
         return True
 
     def _end_measuring(self, job: Job, outcome: Outcome) -> None:
-        """Set the share of a shape after its measurement ended, or let another cell measure."""
+        """Set the share of a shape after its measurement ended, or let another cell measure it."""
         cause = outcome.cause
         is_lost = cause is not None and causes.is_lost_worker(cause)
         if cause is None and not outcome.paused:
@@ -256,8 +260,8 @@ class JobQueue:
     def _may_start(self, job: Job) -> bool:
         """Return whether a job may be handed to the executor now.
 
-        If the command has a time limit, a job must start at once: one that waits inside the
-        executor would start too late.
+        If the command has a time limit, a job is handed over only if it can start immediately. A
+        job that waits inside the executor would start too late.
         """
         running = list(self._running.values())
         if self.limits.has_bounds and not self.capacity.has_room(job, running):
@@ -278,8 +282,8 @@ Executor = Callable[[JobQueue, Path, Mapping[str, Any]], None]
 def execute_locally(queue: JobQueue, *_: object) -> None:
     """Run jobs in this process, one after the other, without Ray.
 
-    Ctrl-C makes it return. After SIGTERM, which Slurm sends to a job that it will end, the cell
-    stops after its epoch.
+    After Ctrl-C, the function returns. After SIGTERM, which Slurm sends to a job that it will end,
+    the cell stops after its epoch, and the function returns.
     """
     queue.set_capacity(Capacity())
     stop_flag = StopFlag()

@@ -1,8 +1,9 @@
 """The Ray Tune executor: it runs as many cells at once as the cluster's CPUs or GPUs allow.
 
-Tune only schedules. The queue decides which job runs and which is retried, and the ledger holds the
-results. Tune draws jobs from the queue as it would draw trials from a search algorithm. Each
-command is a fresh run of Tune, so that an extended grid or an interrupted sweep is no special case.
+Tune only schedules the jobs. The queue decides which job runs and which is retried, and the ledger
+holds the results. Tune draws jobs from the queue as it would draw trials from a search algorithm.
+Each command is a new run of Tune, so that an extended grid or an interrupted sweep needs no special
+code.
 """
 
 import logging
@@ -45,11 +46,11 @@ logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the queue says why t
 
 # Trials keep the environment of their worker. With Tune's own variables, Ray would start a new
 # process for each trial beside its idle workers, and would pass AWS credentials on a command line,
-# which also ends in a log.
+# which is also written to a log.
 class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = {}, set()
 os.environ.setdefault("PL_DISABLE_FORK", "1")  # one of Tune's variables that is still needed
 
-LONGEST = 200  # characters of an error text of Ray in a cause
+LONGEST = 200  # most characters of Ray's error text that a cause contains
 # Parts of Ray's error text that a cause leaves out: colours, a title, ids of an actor.
 DETAILS = re.compile(
     r"(?m)\x1b\[[0-9;]*m|^Failure # .*|^\t\w+: .*|^The actor \w{16,} is unavail.*?: "
@@ -70,16 +71,16 @@ def execute(
 ) -> None:
     """Run the jobs of a queue on Ray until it is exhausted.
 
-    Ctrl-C, or the loss of a Ray that was started here, makes it return early; finished cells are in
-    the ledger by then.
+    The function returns early after Ctrl-C, or if a Ray cluster that was started here is lost. The
+    finished cells are in the ledger by then.
 
     Args:
         queue: The jobs.
         scratch: A folder of this machine for Tune's files.
         config: The configuration of one of the cells.
         work: Runs a job in a worker.
-        scheduler: May stop trials early, by the metrics of their epochs.
-        declared: The CPUs and GPUs that a local Ray is told to have; None for those it finds.
+        scheduler: May stop trials early, because of the metrics of their epochs. None stops none.
+        declared: The CPUs and GPUs of a local Ray cluster; None for all those of the machine.
 
     Raises:
         ConfigError: No node of the cluster can run the cells.
@@ -93,8 +94,8 @@ def execute(
     ):
         nodes = ClusterNodes(config["cluster"])
         capacity = nodes.read_capacity()
-        # As many trials may wait as there are slots: Tune reuses the process of a finished trial
-        # only for a trial that waits already.
+        # Tune reuses the process of a finished trial only for a trial that waits already, so as
+        # many trials may wait as there are CPUs.
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
         queue.set_capacity(capacity)
         trials = QueueTrials(queue, nodes)
@@ -154,7 +155,7 @@ def _choose_imports(queue: JobQueue, declared: Capacity | None) -> tuple[str, ..
 def _connected(
     config: Mapping[str, Any], declared: Capacity | None, imports: Sequence[str]
 ) -> Iterator[dict[str, Any] | None]:
-    """Start or join a Ray, and give the requirements on its nodes, which are None for a new Ray."""
+    """Start or join a Ray cluster, and yield the requirements on its nodes; None for a new one."""
     if (address := config["cluster"]["address"]) is None:
         size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
         with ray_start.connected(None, *size, imports=imports):
@@ -196,11 +197,11 @@ def make_resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
 
 
 class QueueTrials(tune.Callback, tune.Stopper, Searcher):
-    """A queue of jobs as the search algorithm, callback and stopper of a Tune run.
+    """The connection of a job queue with a Tune run: its search algorithm, callback and stopper.
 
     Args:
         queue: The jobs.
-        nodes: The nodes that run them.
+        nodes: The nodes that run the jobs.
 
     Attributes:
         jobs: The job of each trial that has not ended, by Tune's trial id.
@@ -212,7 +213,7 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
         self.jobs: dict[str, Job] = {}
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the queue's next job as the configuration of a trial."""
+        """Return the queue's next job as a trial's configuration, or None if none can start now."""
         if (capacity := self.nodes.find_growth()) is not None:
             self.queue.set_capacity(capacity)
         if self.queue.is_exhausted:
@@ -228,7 +229,7 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
         }
 
     def end_job(self, trial_id: str, outcome: Outcome, node: str = "") -> None:
-        """Report the end of a job to the queue; a job that its node refused is put back.
+        """Report the end of a job to the queue; if its node refused the job, put it back.
 
         Args:
             trial_id: Tune's id of the trial.
@@ -259,12 +260,15 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
             self.end_job(trial.trial_id, Outcome(**result["outcome"]), result["node"])
 
     def on_trial_complete(self, *_: Any, trial: Any = None, **info: Any) -> None:
-        """Report a trial that the scheduler stopped; any other has reported its outcome before."""
+        """Report to the queue that the scheduler stopped a trial.
+
+        Any other trial has reported its outcome before, and is skipped.
+        """
         if trial is not None:
             self.end_job(trial.trial_id, Outcome(stopped=True))
 
     def on_trial_error(self, *_: Any, trial: Any, **info: Any) -> None:
-        """Report a trial whose worker died, with the text that Ray left as the cause."""
+        """Report to the queue that a worker died, with the text that Ray left as the cause."""
         last, text = trial.last_result or {}, ""
         with suppress(OSError):  # trial.get_error() reads a copy that is synchronised later
             text = Path(trial.error_file or "").read_text(encoding="utf-8", errors="replace")
@@ -272,7 +276,7 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
         self.end_job(trial.trial_id, Outcome(cause=describe_error(text, place)))
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Return False: no reported result ends a trial."""
+        """Return False, because no reported result ends a trial."""
         return False
 
     def stop_all(self) -> bool:
@@ -285,20 +289,20 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
         return self
 
     def get_state(self) -> dict[str, Any]:
-        """Return no state: the ledger holds everything that a later run needs."""
+        """Return no state, because the ledger holds everything that a later run needs."""
         return {}
 
     __getstate__ = get_state
 
     def save(self, checkpoint_path: str) -> None:
-        """Write nothing, for the same reason as `get_state`."""
+        """Write nothing, because the ledger holds everything that a later run needs."""
         return
 
 
 def describe_error(text: str, place: str = "") -> str:
     """Return the cause of failure for a trial that Ray ended with an error text.
 
-    It is a lost worker, which is retried, or a node that ran out of memory.
+    The cause is a node that ran out of memory, or else a lost worker, which is retried.
 
     Args:
         text: Ray's error text, which may be empty.

@@ -19,10 +19,10 @@ COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
 def find_recipe(ledger: Ledger, signature: str) -> tuple[Cell | None, str, list[str]]:
-    """Find the command that repeats a cell of the ledger with the code of today.
+    """Find the command that repeats a cell of the ledger with today's code.
 
-    The command has the recorded overrides, and another one for each setting whose default has
-    changed since.
+    The command has the recorded overrides. If the default of another setting has changed since the
+    run, the command also sets that key to its former value.
 
     Returns:
         The cell, or None if today's configuration cannot express it; the command; and a line for
@@ -47,17 +47,17 @@ def find_recipe(ledger: Ledger, signature: str) -> tuple[Cell | None, str, list[
     if cell is None:
         return None, f"{checkout}{format_command('train', *overrides)}", remarks
     if code.get("numerics") != code_identity.hash_numerics(cell.config):
-        remarks.append("the code that decides its numbers has changed since, or was not recorded")
+        remarks.append("the code that decides the cell's numbers has changed, or was not recorded")
     return cell, format_command("train", *cell.overrides), remarks
 
 
 def _check_overrides(overrides: Sequence[str], signature: str) -> list[str]:
     """Check recorded overrides, and return them without the overrides of `places`.
 
-    They are checked because they become part of a command that is pasted into a shell.
+    The overrides are checked because they become part of a command that a user pastes into a shell.
 
     Raises:
-        UserError: One is not an override.
+        UserError: A recorded text is not an override.
     """
     if not all(text.isprintable() and OVERRIDE.fullmatch(text) for text in overrides):
         raise UserError(
@@ -103,9 +103,9 @@ def run_apart(overrides: Sequence[str], storage: str, ledger: str, settings: Seq
 
     Args:
         overrides: The recorded overrides of the cell.
-        storage: The folder for the run's other files.
+        storage: The storage for all files of the run that are not in the ledger.
         ledger: The ledger in which the result is stored.
-        settings: Overrides that say how to run it on this machine.
+        settings: Overrides that say how to run the cell on this machine.
     """
     from capsweep.training.run import Job, run  # it imports torch
 
@@ -125,8 +125,8 @@ def compare_results(recorded: Ledger, again: Ledger, signature: str) -> tuple[bo
         signature: The signature of the cell in both.
 
     Returns:
-        Whether all metrics are equal to the last bit, and a line for each metric. If one differs,
-        more lines say which of hardware, torch and code differ.
+        Whether all metrics are equal to the last bit, and a line for each metric. If a metric
+        differs, more lines say which of hardware, torch and code differ.
     """
     ledgers = recorded, again
     then, now = (ledger.read_result(signature) or {} for ledger in ledgers)

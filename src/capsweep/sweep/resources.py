@@ -1,7 +1,8 @@
 """The CPUs and GPUs of nodes, and the share of them that a cell takes.
 
-With `resources.gpu: auto`, one cell of each shape is measured alone on a whole GPU. The others then
-share GPUs: as many cells on one GPU as its memory and its idle time allow. Ray places the cells.
+With `resources.gpu: auto`, one cell of each shape is measured alone on a whole GPU. Cells have the
+same shape if they need equal work and memory for a step (`Cell.shape`). The other cells of a shape
+then share GPUs: as many of them on a GPU as its memory and its idle time allow. Ray places them.
 """
 
 import math
@@ -16,7 +17,7 @@ from capsweep.ledger.records import Measurement
 from capsweep.training import provenance
 from capsweep.training.run import Job
 
-AUTO = "auto"  # the value of `resources.gpu` that asks for a measurement
+AUTO = "auto"  # the value of `resources.gpu` for a measured share
 RESOLUTION = 10_000  # Ray counts shares of a GPU in ten-thousandths
 ROUNDING = 1e-3  # tolerance when shares are added up
 HEADROOM = 0.1  # fraction of the GPU's memory that is left free for fragmentation
@@ -26,7 +27,7 @@ HEADROOM = 0.1  # fraction of the GPU's memory that is left free for fragmentati
 class Capacity:
     """The CPUs and GPUs of an executor, or of one of its nodes.
 
-    The default is an executor that runs one cell at a time.
+    The default values describe an executor that runs one cell at a time.
     """
 
     cpu: float = 1  # number of CPUs
@@ -39,7 +40,10 @@ class Capacity:
         return cls(sum(node.cpu for node in nodes), sum(node.gpu for node in nodes), tuple(nodes))
 
     def has_room(self, job: Job, running: Sequence[Job]) -> bool:
-        """Return whether a job would start at once beside the running ones, all nodes as one."""
+        """Return whether all nodes together have enough free CPUs and GPUs for a job.
+
+        If no job runs, the answer is yes.
+        """
         cpu = job.cpu + sum(other.cpu for other in running)
         gpu = job.gpu + sum(other.gpu for other in running)
         return not running or (cpu <= self.cpu and gpu <= self.gpu + ROUNDING)
@@ -53,19 +57,20 @@ class Capacity:
                 kinds = Counter(f"{node.cpu:g} CPUs and {node.gpu:g} GPUs" for node in self.nodes)
                 have = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
                 raise ConfigError(
-                    f"resources.cpu={job.cpu:g} with resources.gpu={gpu:g}: no node has so many; "
-                    f"set them to what one node has; the nodes have {have}"
+                    f"resources.cpu={job.cpu:g} with resources.gpu={gpu:g}: no node has these; "
+                    f"set both to at most what one node has; the nodes have {have}"
                 )
 
 
 def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
-    """Count the slots of this machine: how many cells run at once on it.
+    """Count the slots of this machine: how many cells it runs at the same time.
 
-    `gpu: auto` counts a whole GPU for each cell, although several cells may share one. For a
-    cluster, it counts a GPU for each cell even if this machine has none.
+    With `gpu: auto`, each cell counts as a whole GPU, although several cells may share a GPU. If
+    the cells run on a cluster, this holds even if this machine has no GPU.
 
     Returns:
-        The number of cells, "GPU" or "CPU", and how many of these one cell takes.
+        The number of slots; "GPU" if a cell takes a GPU, else "CPU"; and how many of these a cell
+        takes.
     """
     resources, gpus = config["resources"], len(provenance.list_gpus())
     has_gpus = gpus > 0 or config["cluster"]["name"] != "local"
@@ -77,10 +82,10 @@ def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
 
 
 def choose_share(measurement: Measurement) -> float:
-    """Compute from a measurement the share of a GPU that each cell of its shape takes.
+    """Compute the share of a GPU that each cell of a measured shape takes.
 
     The share is 1/k for k cells on one GPU, rounded down to Ray's resolution, so that k cells fit
-    and none is split over two GPUs.
+    and no cell is split over two GPUs. It is 1 if the memory is unknown.
     """
     peak, total = measurement.peak_memory_bytes.get("gpu"), measurement.device_memory_bytes
     if not peak or total is None:
@@ -97,7 +102,7 @@ def share_equally(together: int) -> float:
 
 
 class GpuSharing:
-    """The shares of a GPU that cells take, by shape; one cell of each shape is measured."""
+    """The shares of a GPU that cells take, by shape. One cell of each shape is measured."""
 
     def __init__(self) -> None:
         self._shares: dict[str, float] = {}
@@ -107,8 +112,8 @@ class GpuSharing:
         """Choose the share of a GPU for a job.
 
         Returns:
-            Fields to replace in the job: `gpu`, and `measures` if the job is to measure its shape.
-            None while another job measures the shape.
+            Fields to replace in the job: `gpu`, and `is_calibration` if the job is to measure its
+            shape. None while another job measures the shape.
         """
         gpu, key = job.cell.config["resources"]["gpu"], job.cell.shape
         if gpu != AUTO:
@@ -128,15 +133,15 @@ class GpuSharing:
         self._measuring.discard(job.cell.shape)
 
     def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
-        """Set the share of a shape from its measurement; without one, its cells take whole GPUs."""
+        """Set the share of a shape from its measurement; if `result` is None, to a whole GPU."""
         share = 1.0 if result is None else choose_share(Measurement(**result))
         self._shares[job.cell.shape] = share
 
     def enlarge_share(self, job: Job, capacity: Capacity) -> Job | None:
-        """Return a job that ran out of memory with more resources, or None if it had all.
+        """Return a job that ran out of memory with more resources; None if there are no more.
 
-        Its share of a GPU is at least doubled, for later cells of its shape too. A job without a
-        GPU gets twice the CPUs, once.
+        The share of a GPU is at least doubled, and later cells of the shape get the larger share
+        too. A job without a GPU gets twice the CPUs, but only the first time.
         """
         facts = {**job.result_extras, "larger_share": True}
         if job.gpu == 0:

@@ -1,8 +1,8 @@
 """Searches: draw settings, train them, and rank them on validation examples.
 
-The result of a search supports no claim. Optuna draws the settings, and stores nothing on disk: it
-is given the finished trials of the ledger first. So a repeated command continues the search, and
-begins with the trials that were interrupted.
+The result of a search supports no claim. Optuna draws the settings, and stores nothing on disk.
+Each command first tells Optuna the finished trials of the ledger. So a repeated command continues
+the search, and begins with the trials that were interrupted.
 """
 
 import json
@@ -51,10 +51,10 @@ class TrialQueue(JobQueue):
 
     Args:
         sweep: The search.
-        trials: The trials that the ledger has.
+        trials: The trials that are already in the ledger.
         ledger: The ledger of the trials.
-        progress: Where starts, epochs and ends are shown.
-        mode: The mode of W&B for all trials.
+        progress: Shows starts, epochs and ends of trials.
+        mode: The mode of W&B for all trials: online, offline or none.
         limits: The time limits of the command.
 
     Attributes:
@@ -81,7 +81,7 @@ class TrialQueue(JobQueue):
         self.study = self._make_study(trials)
 
     def _make_study(self, trials: list[Trial]) -> optuna.Study:
-        """Return a study with these trials, which draws the interrupted ones first."""
+        """Return a study that knows these trials, and that draws the interrupted trials first."""
         # The seed changes with each resume; otherwise the sampler would repeat its first draws.
         sampler = SAMPLERS[self.search.sampler](seed=self.sweep.seeds[0] + len(trials))
         is_higher_better = metric_format.measure_of(self.search.metric).higher_is_better
@@ -99,7 +99,7 @@ class TrialQueue(JobQueue):
         return study
 
     def _judge_entry(self, entry: Entry) -> tuple[TrialState, float | None]:
-        """Return the state of a trial for Optuna, and its value, from its entry in the ledger."""
+        """Convert the ledger's entry of a trial into a state for Optuna and a value."""
         if entry.result is None:
             return ENDS.get(entry.status, TrialState.RUNNING), None
         value = read_value(entry, self.search.metric)  # None if older code did not measure it
@@ -119,7 +119,7 @@ class TrialQueue(JobQueue):
     @property
     def is_exhausted(self) -> bool:
         """Whether no other trial will ever start."""
-        # While a trial waits for room, no other is drawn; if it never starts, the search is over.
+        # No trial is drawn while another waits for room. The search ends if that one cannot start.
         draws_no_more = self.limits.is_stopping or bool(self._pending) or not self._count_undrawn
         return super().is_exhausted and draws_no_more
 
@@ -134,7 +134,7 @@ class TrialQueue(JobQueue):
         super().set_capacity(capacity)
 
     def next_job(self) -> Job | None:
-        """Return a trial that is retried or newly drawn, or None if none can start at the moment.
+        """Return a job for a retried or newly drawn trial, or None if no trial can start now.
 
         Draws of settings that are known already are skipped and counted in `repeated`.
         """
@@ -147,7 +147,7 @@ class TrialQueue(JobQueue):
         return job
 
     def _draw_trial(self) -> None:
-        """Draw a setting, and queue its trial unless the ledger knows how it ended."""
+        """Draw a setting, and queue its trial unless it has ended or runs here already."""
         trial = self.study.ask(self._distributions)
         point = self._make_point(trial.params)
         signature = point.cell.signature
@@ -175,7 +175,7 @@ class TrialQueue(JobQueue):
         super()._settle(signature, outcome)
 
     def _make_point(self, params: dict[str, Any]) -> Point:
-        """Compose the point that belongs to the values drawn by Optuna."""
+        """Compose the point of the values that Optuna drew."""
         arm = next(arm for arm in self.sweep.arms if arm.name == params[ARM])
         values = {key: params[f"{arm.name}/{key}"] for key in arm.keys}
         plain = {k: json.loads(v) if isinstance(v, str) else v for k, v in values.items()}
@@ -183,7 +183,7 @@ class TrialQueue(JobQueue):
         return expand.make_point(arm, place, self.sweep.seeds[0])
 
     def _make_params(self, trial: Trial) -> dict[str, Any]:
-        """Return the settings of a trial in the form of a draw by Optuna."""
+        """Return the settings of a trial as parameters of Optuna, the reverse of `_make_point`."""
         arm = trial.point.arm
         params: dict[str, Any] = {ARM: arm}
         for choice in trial.place:
@@ -193,7 +193,10 @@ class TrialQueue(JobQueue):
         return params
 
     def _make_job(self, point: Point) -> Job:
-        """Return the job of a trial, with a whole GPU: trials differ too much to share one."""
+        """Return the job of a trial; with `gpu: auto`, it takes a whole GPU.
+
+        Trials differ too much to share a GPU.
+        """
         cell = point.cell.with_mode(self.mode)
         labels = expand.make_labels(self.sweep, [point])[cell.signature]
         resources = cell.config["resources"]
@@ -218,10 +221,11 @@ def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
 
 
 def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
-    """Run the trials that a search has left.
+    """Draw and run trials until the search has as many as its file asks for.
 
     Raises:
-        UserError: A key or file is wrong; the message names it. No trial has started then.
+        UserError: A key or file is wrong; the message names it. This is raised before any trial
+            starts.
     """
     points, search = expand.check_search(sweep), search_of(sweep)
     config = points[0].cell.config
@@ -252,7 +256,7 @@ def describe_end(queue: TrialQueue) -> SweepEnd:
     if not queue.repeated:
         return end
     drawn = f"{queue.repeated} of {count_of(queue.search.trials, 'draw')} repeated a known setting"
-    return SweepEnd(end.status, (f"{drawn}; type the same command to draw again", *end.lines))
+    return SweepEnd(end.status, (f"{drawn}; type the same command again to continue", *end.lines))
 
 
 def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:

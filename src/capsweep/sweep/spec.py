@@ -1,7 +1,7 @@
 """The sweep file: a question, and the arms and axes that span the grid of its cells.
 
-`docs/how-to/write-a-sweep.md` shows the format. The file is read strictly: an unknown key is an
-error, and so is a missing one.
+`docs/how-to/write-a-sweep.md` shows the format. An unknown key is an error, and so is a
+missing key that the format requires.
 """
 
 import math
@@ -31,7 +31,7 @@ MOST_LETTERS = 80  # characters of the typed words in the name of a report's fol
 Place: TypeAlias = tuple[Override, ...]  # one value of each axis
 
 Text = Annotated[str, Field(strict=True, pattern=r"\S")]
-ValidationMetric = Annotated[str, Field(strict=True, pattern="^val/")]  # no test examples
+ValidationMetric = Annotated[str, Field(strict=True, pattern="^val/")]  # never of test data
 STRICT = ConfigDict(extra="forbid")
 Texts = list[StrictStr]
 UNKNOWN_KEY = "unexpected_keyword_argument"  # pydantic's type of this error
@@ -54,9 +54,7 @@ class Search:
     trials: Annotated[int, Field(strict=True, ge=1)]  # how many are drawn
     sampler: Literal["optuna", "random"] = "optuna"  # optuna: the TPE sampler
     scheduler: Literal["asha", "none"] = "asha"  # asha: stops trials that are behind others
-    reduction_factor: Annotated[int, Field(strict=True, ge=2)] = (
-        3  # asha continues about one trial out of this many
-    )
+    reduction_factor: Annotated[int, Field(strict=True, ge=2)] = 3  # asha continues 1 trial in 3
 
 
 @checked(config=STRICT)
@@ -70,7 +68,7 @@ class ArmSection:
 
 @checked(config=STRICT)
 class TableSection:
-    """The section `table` of a file."""
+    """The section `table` of a file, which says what the table of results shows."""
 
     rows: Texts  # keys whose values name a row
     columns: Texts  # keys whose values name a column
@@ -92,7 +90,7 @@ class SweepFile:
 class SearchFile(SweepFile):
     """A sweep file of `kind: search`, whose settings are drawn."""
 
-    search: Search  # how they are drawn
+    search: Search  # how settings are drawn and chosen
 
 
 @checked(config=STRICT, kw_only=True)
@@ -110,13 +108,13 @@ SECTIONS: dict[str, Any] = {"arms": ArmSection, "table": TableSection, "search":
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm of a sweep: a family of cells, and of rows of the table."""
+    """An arm of a sweep: a named group of cells that share overrides."""
 
     name: str  # its key in the sweep file
     fixed: tuple[Override, ...]  # overrides of all its cells, those of `base` first
     axes: tuple[Override, ...] = ()  # each a key and its values; together they span the grid
     intervals: tuple[Interval, ...] = ()  # ranges from which a search draws
-    coupled: tuple[tuple[str, ...], ...] = ()  # keys of axes that move together
+    coupled: tuple[tuple[str, ...], ...] = ()  # keys of each group of axes with paired values
     matched: bool = False  # whether training stops at the baseline's accuracy (`sweep/expand.py`)
 
     @property
@@ -139,7 +137,7 @@ class Sweep:
     name: str  # the name of its file without .yaml
     path: Path  # its file
     question: str  # what it answers
-    seeds: tuple[int, ...]  # of each place of the grid
+    seeds: tuple[int, ...]  # the seeds of each place of the grid
     arms: tuple[Arm, ...]  # in the order of the file
     baseline: str = ""  # the arm with which others are compared; empty for a search
     rows: tuple[str, ...] = ()  # keys whose values name a row of the table
@@ -154,7 +152,7 @@ class Sweep:
 
     @property
     def report_name(self) -> str:
-        """The name of its report's folder, which contains the words: `ablation-EPOCHS=1`."""
+        """The name of the folder of its report: sweep and words, such as `ablation-EPOCHS=1`."""
         if not self.words:
             return self.name
         text = "-".join(self.words).replace(" ", "-").replace("/", "-")
@@ -181,7 +179,7 @@ def load(name: str) -> Sweep:
     if not path.is_file():
         known = sorted(file.stem for file in folder.glob("*.yaml"))
         raise ConfigError(f"SWEEP={name}: there is no file {path}; have {', '.join(known)}")
-    if not re.fullmatch(r"\w[\w.+-]*", path.stem):  # it names the folder of the report
+    if not re.fullmatch(r"\w[\w.+-]*", path.stem):  # the stem names the folder of the report
         raise ConfigError(
             f"SWEEP: the file name {path.name!r} is not allowed; rename the file: letters, digits, "
             "_, -, + and dots, and first a letter or digit"
@@ -207,7 +205,7 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
     if is_search:
         return replace(read, metric=file.search.metric, search=file.search)
     if file.baseline not in sections:
-        raise ConfigError(f"baseline: {file.baseline} is no arm; have {', '.join(sections)}")
+        raise ConfigError(f"baseline: {file.baseline}: no such arm; have {', '.join(sections)}")
     if sections[file.baseline].matched:
         raise ConfigError(f"arms.{file.baseline}.matched: not allowed for the baseline; remove it")
     values = tuple({**file.published.of, **value} for value in file.published.values)
@@ -224,7 +222,7 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
 
 
 def _check_file(kind: Any, content: Any) -> Any:
-    """Return the content of a sweep file as an object of its kind.
+    """Check the content of a sweep file, and return it as an object of the class `kind`.
 
     Raises:
         ConfigError: A key is missing, unknown or not valid; the message names it.
@@ -250,8 +248,8 @@ def _read_arm(name: str, section: ArmSection, base: Sequence[Override], is_searc
     """Return an arm of a sweep file.
 
     Args:
-        name: Its key in the section `arms`.
-        section: Its entry.
+        name: The name of the arm, which is its key in the section `arms`.
+        section: The entry of the arm in this section.
         base: The overrides that all arms share.
         is_search: Whether the file is a search, in which an axis may be an interval.
 
@@ -309,7 +307,7 @@ def check_axis(where: str, axis: Override) -> Override:
     """Return the axis if its values are distinct.
 
     Args:
-        where: What the message begins with, such as a word or a section.
+        where: The beginning of the error message, such as a word or a section.
         axis: A key and its values.
 
     Raises:
@@ -324,11 +322,11 @@ def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
     """Return seeds as a tuple if they are distinct whole numbers >= 0.
 
     Args:
-        where: What the message begins with, such as a word or a section.
-        seeds: Anything that a file or a word gave.
+        where: The beginning of the error message, such as a word or a section.
+        seeds: The seeds as read from a file or a word, of any type.
 
     Raises:
-        ConfigError: They are no such numbers.
+        ConfigError: The seeds are not distinct whole numbers >= 0.
     """
     is_list = isinstance(seeds, (list, tuple, range))
     are_whole = is_list and all(type(seed) is int for seed in seeds)

@@ -35,11 +35,11 @@ class Trial:
     point: Point  # its cell
     place: Place  # the values that were drawn for it
     entry: Entry  # its entry in the ledger
-    value: float | None  # of the search's metric; None until it is finished
+    value: float | None  # its value of the search's metric; None until it has one
 
     @property
     def has_ended(self) -> bool:
-        """Whether the search does not run it again."""
+        """Whether the trial finished, failed or was stopped early, and so is not run again."""
         return self.entry.status in ENDED
 
 
@@ -112,7 +112,7 @@ def _may_draw(arm: Arm, key: str, value: Any) -> bool:
 
 
 def rank_trials(search: Search, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the finished trials, the best first."""
+    """Return the trials that have a value of the search's metric, the best first."""
     sign = -1 if metric_format.measure_of(search.metric).higher_is_better else 1
     valued = [(sign * trial.value, trial) for trial in trials if trial.value is not None]
     return [trial for _, trial in sorted(valued, key=lambda pair: pair[0])]
@@ -122,8 +122,8 @@ def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[
     """Make the table of a search, with a row for each trial.
 
     Returns:
-        The sweep with the rows of the table, and with notes that say how settings were chosen; and
-        the points of the finished trials, the best first, then those of the failed ones.
+        The sweep, with the rows of the table and with notes that say how settings were chosen. And
+        the points of its trials: the finished trials, the best first, then the failed trials.
     """
     ranked = rank_trials(search_of(sweep), trials)
     failed = [trial for trial in trials if trial.entry.status == "failed"]

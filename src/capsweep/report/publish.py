@@ -1,4 +1,4 @@
-"""Published answers: `sweeps/NAME.md` and the archive of the cells behind its table.
+"""Published answers: `sweeps/NAME.md` and the archive of the cells behind the page's table.
 
 A command renews the part of a page between two markers; people write the rest, such as the verdict.
 The cells are kept in `sweeps/ledgers/NAME.tar.xz`, from which the table can be printed again.

@@ -124,7 +124,7 @@ class RunContent:
 
 
 def read_content(ledger: Ledger, signature: str) -> RunContent:
-    """Read from the ledger the content that W&B should have of a cell at this time.
+    """Read from the ledger all content of a cell that W&B should have now.
 
     Raises:
         DamageError: If a file of the cell is damaged.

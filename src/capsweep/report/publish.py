@@ -82,10 +82,10 @@ def renew_section(page: Path, name: str, section: str | None, new: str | None = 
 
 
 def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
-    """Write a table into the page beside its sweep file, archive its cells, return the page's path.
+    """Write a table into its published page, archive its cells, and return the page's path.
 
-    A missing page is made. The page names no folder of this machine. For a failure the page gives
-    only the kind.
+    The page is beside the sweep file; a missing page is made. The page names no folder of this
+    machine. For a failure the page gives only the kind.
 
     Raises:
         UserError: If no cell is finished, the data were cut by limit_batches, the page has the

@@ -32,7 +32,7 @@ class Labels:
 
     group: str = "train"  # the sweep
     job_type: str = "train"  # the arm
-    name: str = ""  # empty: the signature of the cell is used as name
+    name: str = ""  # name of the run; empty: the cell's signature is used
     notes: str = ""  # the question of the sweep
     tags: Sequence[str] = ()  # such as data set, model and routing
 

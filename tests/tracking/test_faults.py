@@ -35,7 +35,7 @@ def train_lost(train: Train, storage: Path, asked: list[tuple[str, float]]) -> T
         assert result["status"] == cell.status == "finished"
         assert [row["epoch"] for row in cell.rows if "train/loss" in row] == [0, 1]
         assert "test/error" in cell.summary
-        assert result["tracking_fault"].endswith("capsweep wandb sync uploads it")
+        assert result["tracking_fault"].endswith("capsweep wandb sync uploads this run")
         assert [do for do, seconds in asked if seconds < patience] == [do for do, _ in asked]
         assert len(asked) <= 1
         files = [path for path in storage.rglob("*") if path.is_file()]

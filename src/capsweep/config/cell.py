@@ -91,7 +91,7 @@ MOVED_TARGETS: Mapping[str, str] = {
 
 CURRENT_TARGETS = {first: current for current, first in MOVED_TARGETS.items()}
 
-# Science settings that change the numbers, but not time and memory of a training step.
+# Science settings that change the numbers, but neither time nor memory of a training step.
 WORKLESS = (
     "seed",
     "epochs",

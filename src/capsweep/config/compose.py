@@ -180,7 +180,7 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
 
 
 def _check_meanings(choices: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a chosen file has text that would mean another value when typed."""
+    """Raise ConfigError if text in a chosen file means another value on the command line."""
     conf = package_files.find_folder("conf")
     for group, option in choices.items():
         path = conf / group.partition("@")[0] / f"{option}.yaml"

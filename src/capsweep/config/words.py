@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Each row is a word: NAME=example | the targets of make, and commands of capsweep, that take it |
-# the key of conf/ that it sets, if any | its meaning. SEVERAL lists the targets behind SWEEPS etc.
+# the key of conf/ that it sets, if any | its meaning. SEVERAL has the targets for SWEEPS and so on.
 TABLE = """
 SWEEP=ablation | SWEEPS attach status stop | | a file of sweeps/ (default: ablation) or a path
 ROUTING=3,uniform | SWEEPS | | iterations (numbers) and routings (names), for networks that route

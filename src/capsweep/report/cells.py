@@ -87,7 +87,7 @@ def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, TableCell]:
             ledger.locate_files(signature, result),
         )
 
-    with ThreadPoolExecutor(READERS) as pool:  # one read of an object store is slow
+    with ThreadPoolExecutor(READERS) as pool:  # slow object stores are read in parallel
         return dict(zip(places, pool.map(read_cell, places), strict=True))
 
 

@@ -108,7 +108,7 @@ def choose_split(name: str, fields: Sequence[CellGroup]) -> str:
 
 
 def read_rows(cell: TableCell, key: str, factor: float = 1) -> Series:
-    """Read a metric of a cell, times a factor, by epoch; the first epoch is 0."""
+    """Read a metric of a cell by epoch (from 0 on), and multiply each value by a factor."""
     values = {row["epoch"]: row.get(key) for row in cell.rows}
     return {epoch: factor * v for epoch, v in values.items() if isinstance(v, (int, float))}
 

@@ -1,4 +1,4 @@
-"""Published answers: `sweeps/NAME.md` and the archive of the cells behind its table.
+"""Published answers: `sweeps/NAME.md` and the archive of the cells behind the page's table.
 
 A command renews the part of a page between two markers; people write the rest, such as the verdict.
 The cells are kept in `sweeps/ledgers/NAME.tar.xz`, from which the table can be printed again.
@@ -82,10 +82,10 @@ def renew_section(page: Path, name: str, section: str | None, new: str | None = 
 
 
 def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
-    """Write a table into the page beside its sweep file, archive its cells, return the page's path.
+    """Write a table into its published page, archive its cells, and return the page's path.
 
-    A missing page is made. The page names no folder of this machine. For a failure the page gives
-    only the kind.
+    The page is beside the sweep file; a missing page is made. The page names no folder of this
+    machine. For a failure the page gives only the kind.
 
     Raises:
         UserError: If no cell is finished, the data were cut by limit_batches, the page has the

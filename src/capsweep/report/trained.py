@@ -173,8 +173,8 @@ class PublishedNumber:
 
     value: float  # value of the sweep's metric, as a fraction, not in percent
     of: Mapping[str, Any]  # settings of the published experiment, by key
-    place: Sequence[str]  # coordinates of its column; empty if the table has one column
-    differs: Mapping[str, str]  # settings in which the row differs: the published ones in words
+    place: Sequence[str]  # coordinates of the number's column; empty if the table has one column
+    differs: Mapping[str, str]  # published settings, in words, in which the row differs
     unknown: Sequence[str]  # names of settings that the sweep file does not declare
 
 

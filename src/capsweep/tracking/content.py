@@ -32,7 +32,7 @@ class Labels:
 
     group: str = "train"  # the sweep
     job_type: str = "train"  # the arm
-    name: str = ""  # empty: the signature of the cell is used as name
+    name: str = ""  # name of the run; empty: the cell's signature is used
     notes: str = ""  # the question of the sweep
     tags: Sequence[str] = ()  # such as data set, model and routing
 
@@ -124,7 +124,7 @@ class RunContent:
 
 
 def read_content(ledger: Ledger, signature: str) -> RunContent:
-    """Read from the ledger the content that W&B should have of a cell at this time.
+    """Read from the ledger all content of a cell that W&B should have now.
 
     Raises:
         DamageError: If a file of the cell is damaged.

@@ -102,7 +102,7 @@ class WandbProcess:
         except OSError as error:
             raise TrackingError(self._exit_status()) from error
         if sent < len(line):
-            raise TrackingError("W&B does not keep up with the epochs")
+            raise TrackingError("W&B is slower than the epochs of this cell")
 
     def ask(self, do: str, seconds: float, **values: Any) -> Mapping[str, Any]:
         """Send a request, and return the answer; wait at most `seconds`.
@@ -287,17 +287,17 @@ class Tracker:
         self.seconds += time.monotonic() - started
 
     def _print_fault(self, fault: str) -> None:
-        self.fault = f"{fault}; capsweep wandb sync uploads it"
+        self.fault = f"{fault}; capsweep wandb sync uploads this run"
         terminal.print_once(f"W&B: {self.fault}")
 
 
 def main() -> None:
     """Carry out requests until the parent process ends."""
     handler, folder = sys.argv[1:]  # the folder is temporary; a killed parent cannot remove it
-    # Registered before W&B is imported, so that it runs after W&B's own functions.
+    # Registered before W&B is imported, so that the removal comes after W&B's own functions.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process ends only with its input
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process ends only when its input ends
     pipe, answers = _take_pipe(0), _take_pipe(1)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     # An upload is ended immediately, because the next sync may send the same cell.

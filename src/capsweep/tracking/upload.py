@@ -5,7 +5,7 @@ the runs of a sweep and shows curves with bands, and errors by arm.
 
 The keys of a workspace are written as W&B's backend stores them. Our keys contain dots
 (`routing.num_iters` is one key), and W&B stores a value under `KEY.value`. The suffix `.value` must
-be written: without it, wandb-workspaces would take the first dot for a nested key and ask for
+be written. Without this suffix, wandb-workspaces reads the first dot as a nested key and requests
 `routing.value.num_iters`, which no run has.
 """
 
@@ -165,7 +165,7 @@ class Sync:
         else:
             child = WandbProcess(UPLOAD_HANDLER)
             self._children.append(child)
-            if self._stop == "interrupted":  # while the process was started
+            if self._stop == "interrupted":  # interrupted while the process was started
                 child.kill()
         try:
             child.ask("start", START_SECONDS)

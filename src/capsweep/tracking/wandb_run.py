@@ -31,7 +31,7 @@ from capsweep.tracking.tracker import TrackingError
 
 FLUSH_SECONDS = 1.0  # with W&B's default of 15 s, a killed run could lose everything
 CONFUSION, SCORES = "confusion", "predictions.npz"
-# Key of the summary with the digests of matrix and pictures, and the key in it for all content.
+# DIGESTS: key of the digests in a run's summary. WHOLE: key of the digest of the whole content.
 DIGESTS, WHOLE = "digests", "whole"
 KILLED = 255  # exit status of a run whose training process is gone
 READ_BACK_SECONDS = 15.0  # longest wait until a server shows what it has received

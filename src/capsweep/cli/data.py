@@ -85,7 +85,7 @@ def run_make(parsed: argparse.Namespace) -> int:
 
 
 def _read_count(parsed: argparse.Namespace, name: str) -> int | None:
-    """Return the number that a word was given, or None if the word was not typed."""
+    """Return the value of a word as a number, or None if the word was not typed."""
     if (text := parsed.words.get(name)) is None:
         return None
     if not text.isdecimal() or int(text) < 1:
@@ -94,7 +94,7 @@ def _read_count(parsed: argparse.Namespace, name: str) -> int | None:
 
 
 def _choose_runner(parsed: argparse.Namespace) -> TaskRunner:
-    """Return the function that makes shards, as EXECUTOR and RAY_ADDRESS choose it."""
+    """Return the function that makes shards, here or on Ray (EXECUTOR, RAY_ADDRESS)."""
     if parsed.executor == "local" and parsed.ray_address is None:
         return making.run_locally
     if parsed.executor != "ray":
@@ -147,7 +147,7 @@ def _make_train_command(folder: Path, manifest: Manifest, data: str) -> str:
 
     Args:
         folder: The folder of the shards.
-        manifest: Its index.
+        manifest: The index of the shards.
         data: The folder of all data sets.
     """
     content = manifest.content

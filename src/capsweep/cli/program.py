@@ -152,7 +152,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
     Returns:
         The options, with an attribute for each short name of the command (None if it was not
-        typed), and all typed short names in the attribute `words`.
+        typed), and the typed short names with their values in the attribute `words`.
 
     Raises:
         UserError: A command or option is unknown.
@@ -259,7 +259,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: The command line without the name of the program; None for that of this process.
+        argv: The command line without the name of the program; None for the command
+            line of this process.
 
     Returns:
         The exit status: 0, 1 (a cell failed), 2 (bad input), 3 (a time limit left cells out), 70

@@ -259,7 +259,7 @@ def _set_routings(sweep: Sweep, routings: Override, keep_present: bool) -> Sweep
 
 
 def _read_routing(text: str) -> tuple[list[Override], list[Override]]:
-    """Split the value of ROUTING into an axis over routings and one over numbers of iterations."""
+    """Split the value of ROUTING into an axis over routings and an axis over iterations."""
     words = [word.strip() for word in text.split(",")]
     numbers = [int(word) for word in words if re.fullmatch("[0-9]{1,18}", word)]
     names = [word for word in words if not re.fullmatch("[0-9]{1,18}", word)]

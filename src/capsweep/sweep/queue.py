@@ -80,7 +80,7 @@ class JobQueue:
 
     Attributes:
         ENDED: The statuses in the ledger of cells that have ended.
-        capacity: What the executor can run at once.
+        capacity: The CPUs and GPUs of the executor.
         sharing: The share of a GPU that cells of each shape take.
         failed: The causes of failed cells, by signature.
     """

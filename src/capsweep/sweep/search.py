@@ -113,7 +113,7 @@ class TrialQueue(JobQueue):
 
     @property
     def count_left(self) -> int:
-        """The number of trials that were not started."""
+        """The number of trials that have not been started."""
         return self._count_undrawn + super().count_left
 
     @property
@@ -124,7 +124,7 @@ class TrialQueue(JobQueue):
         return super().is_exhausted and draws_no_more
 
     def set_capacity(self, capacity: Capacity) -> None:
-        """Set what the executor can run at once.
+        """Set the CPUs and GPUs of the executor.
 
         Raises:
             ConfigError: No node can hold a trial; the message names the key.

@@ -162,7 +162,7 @@ class Sweep:
 
     @property
     def typed_keys(self) -> list[str]:
-        """The configuration keys that its words set."""
+        """The configuration keys that the typed words set."""
         names = [word.partition("=")[0] for word in self.words]
         keys = [BY_NAME[name].key if name in BY_NAME else name for name in names]
         return [key for key in keys if key]

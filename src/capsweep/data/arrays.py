@@ -21,7 +21,7 @@ from capsweep.storage.checked import open_npz
 from capsweep.storage.files import hash_open_file
 from capsweep.storage.official_files import Digest, open_content
 
-NAMES = {"train": "train", "validation": "val", "test": "test"}  # prefix of the names of arrays, by split
+NAMES = {"train": "train", "validation": "val", "test": "test"}  # prefix of array names, by split
 VALIDATION = {"val_images", "val_labels"}  # optional arrays
 LAYOUT = (
     "train_images and test_images (uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]), train_labels "

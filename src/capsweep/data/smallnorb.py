@@ -25,7 +25,7 @@ PREFIXES = {
 }
 TYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
 IMAGES = tuple(f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("dat", "cat"))
-LEAST_DIMENSIONS = 3  # the header has at least so many sizes, also for fewer dimensions
+LEAST_DIMENSIONS = 3  # smallest number of sizes in a header, also for fewer dimensions
 PAIR = (2, 96, 96)  # shape of a stereo pair: cameras (left, right), rows, columns
 NUM_CLASSES = 5
 ENDINGS = (".mat.gz", ".mat")

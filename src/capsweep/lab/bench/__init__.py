@@ -95,7 +95,7 @@ class BenchReport:
             self.numbers.append(Measurement(f"{candidate}: {cause}", 1.0, "fault", 0))
 
     def find(self, case: str, candidate: str, column: str) -> float | None:
-        """Return a column's value in the first row with this case and candidate; None if absent."""
+        """Return a column's value in the first row with this case and candidate, else None."""
         names = case, candidate
         here = (r.get(column) for r in self.rows if (r.get("case"), r.get("candidate")) == names)
         return next(here, None)

@@ -129,7 +129,7 @@ class RoutingProblem:
         self.gradients = normal(batch, parents, parent_pose), normal(batch, parents)
 
     def __call__(self) -> object:
-        """Route once; if the case is BOTH, run the backward pass too, else route without autograd."""
+        """Route once; for BOTH run the backward pass too, for FORWARD route without autograd."""
         if self.case == BOTH:
             return self.compute_results()
         with torch.no_grad():

@@ -54,8 +54,8 @@ GPU_BARS = (
     ("EM routing, T = 3", "now", "images/s", 2_000.0),
 )
 MEMORY_BAR = 1.3  # largest allowed (peak memory) / (peak memory of BEFORE)
-# Lowest allowed (speed of a variant) / (speed of dynamic routing). The code of a slower variant must
-# be made faster.
+# Lowest allowed (speed of a variant) / (speed of dynamic routing). If a variant is slower, its
+# code must be made faster.
 SLOWEST_VARIANT = 0.5
 # Case, number of images, ways to train, and the minimum duration of all rounds in seconds.
 Group = tuple[str, int, Mapping[str, Way], float]

@@ -45,7 +45,7 @@ LEDGER=path | CELLS wandb-sync | places.ledger | also s3://bucket/x (default: ST
 EXECUTOR=local | sweep shards | | ray (default), local (in this process) or array (with SHARD)
 SHARD=2/8 | sweep | | with EXECUTOR=array: run the second of eight parts of the cells
 BUDGET=9m | sweep | | start only cells that should end within this time: 90s, 9m, 2h
-MAX_HOURS=8 | sweep | | stop cells at an epoch's end after these hours; the same command continues
+MAX_HOURS=8 | sweep | | stop cells at an epoch's end after these hours; type it again to continue
 RETRY=failed | sweep | | also run cells that failed before with the same code
 MORE_SEEDS=9 | sweep | | add seeds, up to this number per row, while neighbouring rows are undecided
 CLUSTER=slurm | JOBS | | a file of conf/cluster: local (default), address, slurm

@@ -49,8 +49,8 @@ TILE_BYTES = 16384  # bytes per warp, for each of votes, parents and sums
 WEIGHT_BYTES = 8192  # bytes per warp of `differentiate_kernel`, for each of weights and gradient
 MOST_WEIGHT_BYTES = 32768  # most bytes per program of `differentiate_kernel`
 MOST_WARPS = 16
-# The loop over the numbers of a pose is unrolled by at most this factor. A loop that is not unrolled
-# moves tiles between layouts.
+# Largest factor by which the loop over the numbers of a pose is unrolled. A loop that is not
+# unrolled moves tiles between layouts.
 LONGEST_UNROLLED = 16
 SHORTEST_PART = 16  # fewest images in a partial sum
 

@@ -141,7 +141,7 @@ def test_an_export_is_merged_by_another_host_which_then_runs_nothing(
     cli.main(["plan", str(small_sweep), f"STORAGE={other}", "logger=csv"])
     assert "10 cells: 9 done, 1 missing" in capsys.readouterr().out
     assert call_ledger(other, "show", removed) == 2
-    assert "no cell of" in capsys.readouterr().err
+    assert "no cell in" in capsys.readouterr().err
 
 
 def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(

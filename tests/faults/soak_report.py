@@ -10,8 +10,8 @@ HEAD = """\
 # Soak
 
 `make soak` kills a part of a sweep (SIGKILL) at a random moment. Table and predictions must equal
-those of an undisturbed run, to the last bit. Where the sweep's own Ray dies, the sweep ends within
-these seconds with status 130 and leaves no process; the same command goes on.
+those of an undisturbed run, bit by bit. If the sweep's own Ray dies, the sweep ends within
+these seconds with status 130 and leaves no process; type the command again to continue.
 """
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 from capsweep.errors import ConfigError
 
 SIGNATURE_VERSION = 1
-NO_SEED = "\0"  # placeholder for the seed; no text of a configuration has this character
+NO_SEED = "\0"  # placeholder for the seed; no configuration contains this character
 
 # Science settings decide the numbers and are hashed; all other keys at the root are logistics.
 SCIENCE = (
@@ -31,12 +31,12 @@ SCIENCE = (
 )
 LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 
-# Logistics that stand inside a science group, next to the settings that they belong to.
+# Keys inside science groups that are logistics, and so are not hashed.
 LOGISTICS_INSIDE = (
     "routing.impl",
     "dataset.examples",
     "dataset.footnote",  # a note below tables with numbers of this data set
-    "dataset.source",  # only a name; the reader's fingerprint says what is read
+    "dataset.source",  # only a name; the fingerprint of the reader identifies the data
     "dataset.reader.folders",
     "dataset.reader.mirrors",
     "dataset.reader.sha256_plain",
@@ -45,8 +45,8 @@ LOGISTICS_INSIDE = (
     "dataset.batches.workers",  # number of processes that read ahead
 )
 
-# Values that mean the same as a missing key, and are not hashed. A new option is added here with
-# its neutral value, so that older results keep their signature. Append only.
+# Values that mean the same as a missing key, and are not hashed. A new key is added here with its
+# neutral value, so that older results keep their signature. Entries are never changed or removed.
 NEUTRAL: Mapping[str, Any] = {
     "limit_batches": None,
     "stop_accuracy": None,
@@ -69,7 +69,8 @@ NEUTRAL: Mapping[str, Any] = {
 }
 
 # Current path and first path of each `_target_` that moved. A cell is hashed and stored with the
-# first path, so that older results keep their signature. Append only; a path may move again.
+# first path, so that older results keep their signature. Entries are never removed. If a
+# path moves again, an entry for its newest path is added.
 MOVED_TARGETS: Mapping[str, str] = {
     "capsweep.data.affine.AffnistTest": "capsweep.data.affnist.AffnistTest",
     "capsweep.data.image_batches.CroppedImages": "capsweep.data.cropped.CroppedImages",
@@ -91,7 +92,7 @@ MOVED_TARGETS: Mapping[str, str] = {
 
 CURRENT_TARGETS = {first: current for current, first in MOVED_TARGETS.items()}
 
-# Science settings that change the numbers, but neither time nor memory of a training step.
+# Science settings that change the numbers, but neither the time nor the memory of a training step.
 WORKLESS = (
     "seed",
     "epochs",
@@ -114,7 +115,7 @@ WORKLESS = (
     "model.dropout",
 )
 
-# Logistics that change time or memory of a training step.
+# Logistics that change the time or the memory of a training step.
 WORKING = (
     "routing.impl",
     "trainer.threads",
@@ -134,7 +135,7 @@ class Cell:
 
     @cached_property
     def science(self) -> dict[str, Any]:
-        """The part of the configuration that decides the numbers."""
+        """The settings that decide the numbers of the run: the configuration without logistics."""
         science = {key: self.config[key] for key in SCIENCE}
         return rename_targets(reduce(remove_key, LOGISTICS_INSIDE, science), MOVED_TARGETS)
 
@@ -152,10 +153,10 @@ class Cell:
 
     @cached_property
     def shape(self) -> str:
-        """A hash, 8 hexadecimal digits, of all settings that decide time and memory of a step.
+        """A hash (8 hexadecimal digits) of the settings that decide time and memory of a step.
 
-        The hash covers sizes, routing iterations, batch, precision, implementation and threads. It
-        also covers the name of the loss, and whether there is a reconstruction.
+        The hash covers sizes, routing iterations, batch size, precision, implementation and
+        threads. It also covers the name of the loss, and whether there is a reconstruction.
         """
         work = reduce(remove_key, WORKLESS, self.science)
         loss = self.science["loss"]
@@ -172,8 +173,8 @@ class Cell:
         """Return a copy of the cell with another seed.
 
         This takes microseconds, because nothing is composed again. No other setting depends on the
-        seed (see `compose`). So both cells share the objects of all other settings, which must not
-        be changed in place.
+        seed (see `compose`), so both cells share the objects of all other settings. These objects
+        must not be changed in place.
 
         Raises:
             ConfigError: If the seed is not a whole number from 0 to 2**63 - 1.
@@ -214,7 +215,7 @@ def hash_science(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -
 
 
 def _write_hashed(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
-    """Write the hashed text of a signature: version, and science without neutral values."""
+    """Write the text that a signature hashes: version, and science without neutral values."""
     absent = (path for path, neutral in NEUTRAL.items() if get(science, path) == neutral)
     hashed = reduce(remove_key, absent, dict(science))
     return json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
@@ -242,7 +243,8 @@ def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
 def count_steps(cell: Cell, train_examples: int) -> int:
     """Count the training steps of a whole run, from the number of training examples.
 
-    Held-out validation examples are subtracted first.
+    `train_examples` includes the examples that are held out for validation; the run does not train
+    on these.
     """
     trained = train_examples - cell.config["dataset"]["validation"]
     batches = math.ceil(trained / cell.config["batch_size"])
@@ -267,9 +269,9 @@ def put(config: dict[str, Any], path: str, value: Any) -> None:
 
 
 def remove_key(section: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Copy a section without the key at a dotted path; the key may be absent.
+    """Copy a section without the value at one dotted key; the key may be absent.
 
-    Sections that become empty are removed too.
+    Inner sections that become empty are removed too.
     """
     name, _, rest = path.partition(".")
     copy = dict(section)
@@ -283,13 +285,13 @@ def remove_key(section: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def flatten(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a section to dotted keys, such as `routing.num_iters`, and their values.
+    """Return each value of a nested section by its dotted key, such as `routing.num_iters`.
 
-    Lists and empty sections are values.
+    A list is one value. So is an empty section.
 
     Args:
         section: The nested section.
-        prefix: The dotted key of the section itself.
+        prefix: The dotted key of the section itself; empty for a whole configuration.
     """
     columns: dict[str, Any] = {}
     for key, value in section.items():

@@ -1,6 +1,6 @@
 """CapsNet: a convolution, primary capsules, class capsules and a decoder.
 
-It is the network in figures 1 and 2 of "Dynamic Routing Between Capsules". The configuration sets
+Figures 1 and 2 of "Dynamic Routing Between Capsules" show this network. The configuration sets
 every size.
 
 Shape letters: B batch, I children, J parents or classes, P child pose, D class pose, C H W image.
@@ -42,25 +42,28 @@ class CapsNet(nn.Module):
             read the image.
         primary: `types`, `pose`, `kernel` and `stride` of the primary capsules. Two keys are
             optional. `divided` (default false): whether the weighted sums of the convolution are
-            divided by the number of types, as in the authors' code. `bias` (default true): whether
-            the convolution has a bias.
-        class_pose: Numbers in the pose of a class capsule, D.
-        vote_gain: Expected length of a class capsule's weighted sum of votes before training, for
-            equal couplings and independent children of length 1. Only the weights "variance" use
-            this number.
+            divided by the number of types, as in the authors' code. (With `none_of_the_above`, the
+            divisor is the number of types plus 1.) `bias` (default true): whether the convolution
+            has a bias.
+        class_pose: Number of elements of a class capsule's pose, D.
+        vote_gain: Expected length, before training, of the weighted sum of the votes for a class
+            capsule. The couplings are assumed to be equal, and the children to be independent and
+            of length 1. Only the scheme "variance" of `InitialWeights` uses this value.
         routing: Factory of the routing of the class capsules.
         decoder: Factory of the decoder, called with `num_classes`, `class_pose` and `image_shape`.
             None: no decoder.
-        padding: Padding of both convolutions. "valid": none. "same": zeros, as in TensorFlow.
-        initial: Arguments of `InitialWeights`, which draws the weights before training.
+        padding: Padding of both convolutions. "valid": no padding. "same": zeros around the input,
+            as in TensorFlow.
+        initial: Arguments of the constructor of `InitialWeights`, the scheme that draws the weights
+            before training. None: the defaults of that class.
         head: "length": the activations of the class capsules are the scores. "linear": a
             `LinearHead` computes logits from the poses.
         votes: Options of the votes. `shared` (default false): whether all children share one weight
-            for each class.
+            matrix for each class.
 
     Raises:
         ValueError: If a kernel does not fit into the image; the message names the configuration
-            key.
+            key. Also if the routing does not support `primary.divided`, `head` or linear votes.
     """
 
     def __init__(
@@ -124,26 +127,28 @@ class CapsNet(nn.Module):
         """
         features_BCHW = images_BCHW
         if self.conv is not None:
-            # On a GPU the features may be a view; changing a view in place copies its gradient.
+            # On a GPU the features may be a view. If a view is changed in place, autograd copies
+            # the gradient of the view.
             relu = torch.relu if images_BCHW.is_cuda else torch.relu_
             features_BCHW = relu(self.conv(images_BCHW))
         routed = self.classes(self.primary(features_BCHW), with_trace)
         return read_output(self.head, routed, {"classes": routed.trace} if with_trace else None)
 
     def _count_positions(self, size: int) -> int:
-        """Return the number of primary capsule positions along an image axis of `size` pixels."""
+        """Return the number of positions of primary capsules along an axis of `size` pixels."""
         for name, conv in (("conv", self.conv), ("primary", self.primary.conv)):
             size = size if conv is None else conv.count_positions(size, f"model.{name}.kernel")
         return size
 
 
 def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
-    """Return the number of equal shares into which a child divides itself before routing.
+    """Return the number of equal shares into which each child is divided when routing starts.
 
-    This is the number of parents, plus one with `none_of_the_above`.
+    This is the number of parents, or that number plus 1 with `none_of_the_above`.
 
     Raises:
-        ValueError: If the routing variant has no rule by which children divide themselves.
+        ValueError: If the routing variant has no `CouplingRule`, the rule that divides each child
+            among its parents.
     """
     layer = routing(sizes=LayerSizes(1, num_parents, 1, 1))
     rule = getattr(layer, "coupling_rule", None)
@@ -156,18 +161,22 @@ def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
 
 
 class ClassCapsules(nn.Module):
-    """A layer with one capsule per class, which routes the linear votes of all children.
+    """A layer that has one capsule per class and routes the linear votes of all children.
 
-    The network that contains the layer draws its vote weights.
+    The constructor does not initialise the vote weights. The network that contains the layer draws
+    these weights.
 
     Args:
         num_children: Number of children, I.
-        child_pose: Numbers in the pose of a child, P.
+        child_pose: Number of elements of a child's pose, P.
         num_classes: Number of classes, J.
-        class_pose: Numbers in the pose of a class capsule, D.
+        class_pose: Number of elements of a class capsule's pose, D.
         routing: Factory of the routing.
-        shared: Whether all children share the weight of a parent (Gu and Tresp 2020). The parameter
-            `weight_IJDP` then has an axis I of length 1.
+        shared: Whether all children share one weight matrix for each class (Gu and Tresp 2020). If
+            so, axis I of the parameter `weight_IJDP` has length 1.
+
+    Raises:
+        ValueError: If the routing does not route linear votes.
     """
 
     def __init__(
@@ -189,7 +198,7 @@ class ClassCapsules(nn.Module):
 
     @property
     def votes_per_image(self) -> int:
-        """The number of votes for one image: one from each child for each parent, I J."""
+        """The number of votes for one image, I J: one for each pair of a child and a class."""
         return self.num_children * self.weight_IJDP.shape[1]
 
     def forward(self, pose_BIP: Tensor, with_trace: bool = False) -> Routed:
@@ -214,14 +223,14 @@ class ClassCapsules(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A decoder of fully connected layers, which draws an image from the class poses.
+    """A decoder that computes an image from the class poses with fully connected layers.
 
-    ReLU follows each hidden layer and a sigmoid the last layer.
+    Each hidden layer is followed by ReLU. The last layer is followed by a sigmoid.
 
     Args:
-        hidden: Units of the hidden layers.
+        hidden: Number of units of each hidden layer.
         num_classes: Number of classes, J.
-        class_pose: Numbers in the pose of a class capsule, D.
+        class_pose: Number of elements of a class capsule's pose, D.
         image_shape: C, H, W of the images.
     """
 
@@ -244,11 +253,11 @@ class Decoder(nn.Module):
         self.image_shape = tuple(image_shape)
 
     def forward(self, pose_BJD: Tensor, mask_BJ: Tensor) -> Tensor:
-        """Draw images from the poses of the selected classes.
+        """Compute images from the poses of the selected classes.
 
         Args:
             pose_BJD: Poses of the class capsules.
-            mask_BJ: 1 for each class to draw, else 0; the poses of the other classes count as 0.
+            mask_BJ: 1 for each selected class, else 0. All other poses are replaced by 0.
 
         Returns:
             Images [B, C, H, W] with values in 0..1.
@@ -262,13 +271,14 @@ class InitialWeights:
     """The scheme that draws the weights of a capsule network before training.
 
     Attributes:
-        weights: "variance": a signal keeps its variance through a layer (He et al. 2015), and class
-            capsules start with medium lengths, not near 0 or 1. "truncated_normal": truncated
-            normals with the standard deviations of the authors' code. They need
-            `primary.divided=true`; otherwise all class capsules start saturated, with lengths near
-            1.
-        bias: Bias of the convolutions and the decoder. None: 0 in convolutions, torch's default in
-            the decoder.
+        weights: Distribution of the weights.
+            "variance": normal distributions that keep the variance of a signal through a layer (He
+            et al. 2015). Class capsules then start with medium lengths, not near 0 or 1.
+            "truncated_normal": truncated normal distributions with the standard deviations of the
+            authors' code. This scheme needs `primary.divided=true`. Otherwise all class capsules
+            start saturated, with lengths near 1.
+        bias: Initial bias of the convolutions and the decoder. None: the bias is 0 in convolutions
+            and torch's default in the decoder.
     """
 
     weights: str = "variance"
@@ -279,8 +289,8 @@ class InitialWeights:
 
         Args:
             conv: The convolution.
-            nonlinearity: "relu" for the first convolution, "linear" for the convolution of the
-                primary capsules.
+            nonlinearity: "relu" for the first convolution of the network, "linear" for the
+                convolution of the primary capsules.
         """
         if self.weights == "truncated_normal":
             draw_truncated_normal(conv.weight, FIRST_SD if nonlinearity == "relu" else SD)
@@ -294,10 +304,12 @@ class InitialWeights:
 
         Args:
             weight_IJDP: Vote weights.
-            gain: For the scheme "variance": the expected length of a parent's weighted sum of
-                votes, when couplings are equal and the children are independent and have length 1.
-            num_children: Number of children, I. None: the length of the first axis of the weights,
-                which is 1 if all children share one weight.
+            gain: Expected length of the weighted sum of the votes for a parent. The couplings are
+                assumed to be equal, and the children to be independent and of length 1. Only the
+                scheme "variance" uses this value.
+            num_children: Number of children, I. None: the length of the first axis of the weights.
+                If all children share one weight matrix, this axis has length 1, and the number must
+                be given.
         """
         if self.weights == "truncated_normal":
             draw_truncated_normal(weight_IJDP, SD)

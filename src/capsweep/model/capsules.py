@@ -18,10 +18,11 @@ from capsweep.model.routing import Routed, name_variant
 
 
 def squash(s: Tensor, dim: int = -1) -> Tensor:
-    """Shrink vectors along `dim` to a length in [0, 1) and keep their direction.
+    """Shrink each vector to a length in [0, 1), and keep its direction.
 
-    Computes v = |s|^2 / (1 + |s|^2) * s / |s|, equation 1 of "Dynamic Routing Between Capsules",
-    written as s |s| / (1 + |s|^2): this form is exact, with value and gradient 0 at s = 0.
+    The result is v = |s|^2 / (1 + |s|^2) * s / |s|, equation 1 of "Dynamic Routing Between
+    Capsules". It is computed as s |s| / (1 + |s|^2). This form is equal, and its value and gradient
+    are 0 at s = 0.
 
     Args:
         s: Vectors, of any shape.
@@ -41,7 +42,7 @@ def squash_gradient(s: Tensor, gradient: Tensor, dim: int = -1) -> Tensor:
 
         l / (1 + l^2) g + (1 - l^2) / (l (1 + l^2)^2) (s . g) s
 
-    and 0 at s = 0.
+    At s = 0 the result is 0.
 
     Args:
         s: Vectors before the squash.
@@ -59,8 +60,8 @@ def squash_gradient(s: Tensor, gradient: Tensor, dim: int = -1) -> Tensor:
 def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
     """Return a context that switches autocast off on a device type.
 
-    On the meta device, where a plan counts FLOPs, autocast does not exist and the context does
-    nothing.
+    The meta device, on which a plan counts FLOPs, has no autocast. For the meta device the context
+    does nothing.
     """
     if not torch.amp.is_autocast_available(device):
         return contextlib.nullcontext()
@@ -76,9 +77,9 @@ class NetworkOutput(NamedTuple):
     Attributes:
         scores_BN: Scores of the classes: capsule lengths, activations or logits.
         pose_BJD: Poses of the class capsules. None for networks without capsules.
-        logits_BN: Logits of the class activations, if the routing has logits. With a linear head
-            they are the scores themselves. Otherwise None.
-        traces: Traces of the routing by layer name, if they were requested; otherwise None.
+        logits_BN: With a linear head, the scores. Otherwise the logits of the class activations if
+            the routing computes logits, else None.
+        traces: Traces of the routing, by layer name; None if no traces were requested.
     """
 
     scores_BN: Tensor
@@ -91,9 +92,9 @@ class NetworkOutput(NamedTuple):
 def find_fault_of_kernels(device: torch.device) -> str | None:
     """Return why our Triton kernels cannot run on a device, or None if they can.
 
-    The check runs a kernel on one number, once per device. Triton compiles a kernel at its first
-    use, which needs a C compiler and the headers of Python. A fault is also printed to stderr in
-    one line, unless Triton is simply not installed.
+    The check runs a kernel on a tensor with one element, once per device. Triton compiles a kernel
+    when the kernel is first used. The compilation needs a C compiler and the headers of Python. A
+    fault is also printed to stderr in one line, unless Triton is simply not installed.
     """
     try:
         from capsweep.model.squash_kernels import SquashedChannels
@@ -109,15 +110,15 @@ def find_fault_of_kernels(device: torch.device) -> str | None:
 
 
 class PrimaryCapsules(nn.Module):
-    """Primary capsules: a convolution whose channels are the poses of capsules, then a squash.
+    """Primary capsules: a convolution that computes poses, and a squash of each pose.
 
     At each position, P neighbouring channels are the pose of one capsule ("Dynamic Routing Between
-    Capsules", section 4). On a GPU a Triton kernel squashes the channels. If Triton cannot run, or
-    if the `method` of the convolution is "direct", torch operations squash them.
+    Capsules", section 4). On a GPU a Triton kernel squashes the poses. If Triton cannot run, or if
+    the `method` of the convolution is "direct", torch operations squash the poses.
 
     Args:
         conv: Convolution with types * pose output channels.
-        pose: Numbers in the pose of a capsule, P.
+        pose: Number of elements of a capsule's pose, P.
     """
 
     def __init__(self, conv: Convolution, pose: int) -> None:
@@ -128,8 +129,9 @@ class PrimaryCapsules(nn.Module):
         """Compute the squashed poses of the primary capsules.
 
         Returns:
-            Poses [B, I, P], in the order type, row, column. They have the precision of the weights,
-            even inside autocast, because routing compares lengths, which are sums of squares.
+            Poses [B, I, P]. The capsules are ordered by type, then by row, then by column. The
+            poses have the precision of the weights, even inside autocast, because routing compares
+            the lengths of poses, and a length is computed from a sum of squares.
         """
         channel_BCHW, dtype = self.conv(features_BCHW), self.conv.weight.dtype
         by_kernels = self.conv.method != "direct" and channel_BCHW.is_cuda
@@ -143,12 +145,12 @@ class PrimaryCapsules(nn.Module):
 
 
 class LinearHead(nn.Module):
-    """A linear layer that maps each class pose to a logit, with weights shared by all classes.
+    """A linear layer that computes a logit from each class pose. All classes share its weights.
 
     Source: Tsai et al. 2020, "Capsules with Inverted Dot-Product Attention Routing".
 
     Args:
-        class_pose: Numbers in the pose of a class capsule, D.
+        class_pose: Number of elements of a class capsule's pose, D.
     """
 
     def __init__(self, class_pose: int) -> None:
@@ -170,14 +172,14 @@ def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | No
     Args:
         head: "length": the activations of the class capsules are the scores. "linear": a
             `LinearHead` computes logits from the poses.
-        class_pose: Numbers in the pose of a class capsule, D.
+        class_pose: Number of elements of a class capsule's pose, D.
         routing: Routing of the class capsules.
 
     Returns:
         A `LinearHead`, or None for "length".
 
     Raises:
-        ValueError: If `head` is "length" and the routing gives its parents no activations.
+        ValueError: If `head` is "length" and the routing computes no activations of the parents.
     """
     if head == "linear":
         return LinearHead(class_pose)
@@ -208,12 +210,12 @@ def read_output(
 
 
 def draw_truncated_normal(weight: Tensor, sd: float) -> None:
-    """Fill a weight with normal draws of mean 0, truncated at two standard deviations.
+    """Fill a weight with draws from a normal distribution truncated at two standard deviations.
 
-    It is the distribution of TensorFlow's truncated_normal. Each number takes one uniform draw,
-    which the inverse of the distribution function maps to a normal draw. torch's trunc_normal_
-    instead repeats draws until all values are in range. For this it must read the values, and
-    tensors on the meta device have no values.
+    The mean is 0. This is the distribution of TensorFlow's truncated_normal. For each element, one
+    uniform number is drawn. The inverse of the distribution function maps this number to the
+    element. torch's trunc_normal_ is not used: it repeats draws until all values are in range, so
+    it must read the values, and tensors on the meta device have no values.
 
     Args:
         weight: Tensor to fill in place.

@@ -13,20 +13,24 @@ from capsweep.model.convolution import Convolution, zip_layers
 class ConvNet(nn.Module):
     """A plain convolutional network: convolutions with max pooling, then fully connected layers.
 
-    All convolutions have "same" padding and ReLU; dropout comes before the last layer.
+    All convolutions have "same" padding and are followed by ReLU. Dropout is applied before the
+    last layer.
 
     Args:
         image_shape: C, H, W of the images.
         num_classes: Number of classes.
-        conv: Sizes of the convolutions. `channels` is a list. `kernel` is one size or a list.
-            `pool` is a list of pooling sizes; the size 1 means no pooling. None: size 2 after each
-            convolution except the last.
-        hidden: Units of the hidden fully connected layer, or a list of several.
+        conv: Sizes of the convolutions.
+            `channels`: list of the numbers of output channels.
+            `kernel`: one size for all convolutions, or a list of sizes.
+            `pool`: list of the pooling sizes after each convolution; 1 means no pooling. If `pool`
+            is absent or None, the size is 2 after each convolution except the last, and 1 there.
+        hidden: Number of units of the hidden fully connected layer, or a list of such numbers for
+            several hidden layers.
         dropout: Probability of dropout before the last layer.
 
     Raises:
-        ValueError: If lists have unequal lengths or pooling leaves no pixels; the message names the
-            configuration key.
+        ValueError: If the lists of `conv` have unequal lengths, or if pooling leaves no pixels. The
+            message names the configuration key.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from capsweep.model.large_kernels import SMALLEST_KERNEL, Tiling, choose_tiling
 from capsweep.model.transformed_convolution import convolve
 
-FEW_NUMBERS = 128  # most inputs per output for the method "gathered"
+FEW_NUMBERS = 128  # largest number of inputs per output for the method "gathered"
 FULL_PRECISION = (torch.float32, torch.float64)
 # True if the processor has instructions for bfloat16. Other processors emulate them.
 MULTIPLIES_BFLOAT16 = any(
@@ -39,11 +39,13 @@ class Convolution(nn.Conv2d):
         bias: Whether there is a bias.
 
     Attributes:
-        method: How to compute the features. "direct": with torch's convolution. "auto": with the
-            method that is expected to be fastest. On a CPU this can be the convolution of
-            `large_kernels`, which needs fewer multiplications. On a GPU it can be "gathered", one
-            matrix product, if each output depends on few inputs. "transformed": on a CPU with the
-            convolution of `large_kernels` wherever it is possible, otherwise as "auto".
+        method: How to compute the features.
+            "direct": with torch's convolution.
+            "auto": with the method that is expected to be fastest. On a CPU this can be the
+            convolution of `large_kernels`, which needs fewer multiplications. On a GPU this can be
+            one matrix product (called "gathered") if each output depends on few inputs.
+            "transformed": on a CPU with the convolution of `large_kernels` if it can be used, else
+            like "auto".
         methods: Names of the methods that have computed batches so far.
     """
 
@@ -66,8 +68,8 @@ class Convolution(nn.Conv2d):
         """Return the number of output positions along an image axis of `size` pixels.
 
         Raises:
-            ValueError: If the kernel does not fit. The message begins with `key`, the configuration
-                key of the kernel.
+            ValueError: If the kernel does not fit into `size` pixels. The message begins with
+                `key`, the configuration key of the kernel.
         """
         kernel, stride = self.kernel_size[0], self.stride[0]
         return -(-size // stride) if self.same else count_positions(size, kernel, stride, key)
@@ -90,10 +92,10 @@ class Convolution(nn.Conv2d):
         return convolve(*arguments)
 
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
-        """Choose the tiling of a transformed convolution, or return None for another method.
+        """Choose the tiling of a transformed convolution, or return None to use another method.
 
-        The result is None if `large_kernels` does not apply or is not faster. It is also None for
-        bfloat16 on processors that multiply this type in hardware.
+        The result is None if `large_kernels` cannot be used or is not expected to be faster. The
+        result is also None for bfloat16 on processors that multiply bfloat16 in hardware.
         """
         if self.method == "direct" or input.device.type != "cpu" or self.bias is None:
             return None
@@ -116,11 +118,11 @@ class Convolution(nn.Conv2d):
         return few and input.is_cuda and self.method != "direct"
 
     def _multiply_gathered(self, input: Tensor, weight: Tensor) -> Tensor:
-        """Convolve by one matrix product of the weights and the pixels that the kernel sees.
+        """Convolve with one matrix product of the weights and the inputs of each output.
 
-        The first convolution of a network sees few channels, and cuDNN's kernels are not made for
-        few channels. An example on an H200: for 128 images in bfloat16, with 81 inputs per output
-        and 256 output channels, forward and backward with ReLU take 0.55 ms with cuDNN and 0.20 ms
+        The first convolution of a network reads few channels, and cuDNN's kernels are not made for
+        few channels. An example on an H200: 128 images in bfloat16, 81 inputs per output, 256
+        output channels. Forward and backward pass with ReLU take 0.55 ms with cuDNN and 0.20 ms
         with the matrix product.
 
         The bias is the weight of an additional input that is always 1. The matrix product then
@@ -135,7 +137,7 @@ class Convolution(nn.Conv2d):
         weight_OE = weight.flatten(1)
         if self.bias is not None:
             weight_OE = torch.cat([weight_OE, self.bias[:, None]], dim=1)
-        # Tensor cores read rows of 16 bytes.
+        # Pad to a multiple of 8 columns, because tensor cores read rows of 16 bytes.
         weight_OE = F.pad(weight_OE.to(seen_BHWE.dtype), (0, -weight_OE.shape[1] % 8))
         missing = weight_OE.shape[1] - seen_BHWE.shape[3]
         features_BHWO = F.linear(F.pad(seen_BHWE, (0, missing), value=1.0), weight_OE)
@@ -153,7 +155,7 @@ class Convolution(nn.Conv2d):
         return torch.conv2d(F.pad(input, padding), weight, self.bias, self.stride)
 
     def _list_padding(self, input: Tensor) -> list[int]:
-        """Return the numbers of zeros to add left, right, above and below."""
+        """Return the numbers of zeros to add left of, right of, above and below the input."""
         padding: list[int] = []
         for size in (input.shape[3], input.shape[2]):
             seen = (self.count_positions(size) - 1) * self.stride[0] + self.kernel_size[0]
@@ -166,8 +168,8 @@ def count_positions(size: int, kernel: int, stride: int, key: str) -> int:
     """Return the number of positions of a kernel along an axis of `size` pixels, without padding.
 
     Raises:
-        ValueError: If the kernel does not fit. The message begins with `key`, the configuration key
-            of the kernel.
+        ValueError: If the kernel does not fit into `size` pixels. The message begins with `key`,
+            the configuration key of the kernel.
     """
     if kernel > size:
         raise ValueError(
@@ -180,7 +182,7 @@ def set_method(network: nn.Module, method: str) -> None:
     """Set the `method` of all convolutions of a network.
 
     The methods are "direct" (torch's convolution), "auto" (the method expected to be fastest) and
-    "transformed" (on a CPU the convolution of `large_kernels` wherever it is possible).
+    "transformed" (on a CPU the convolution of `large_kernels` if it can be used, else like "auto").
     """
     for module in network.modules():
         if isinstance(module, Convolution):
@@ -188,9 +190,9 @@ def set_method(network: nn.Module, method: str) -> None:
 
 
 def describe_methods(network: nn.Module) -> dict[str, str]:
-    """Return the methods that have computed the batches of each convolution, by module name.
+    """Return the names of the methods that each convolution has used so far, by module name.
 
-    A convolution without batches so far counts as "direct".
+    Several names are joined by " or ". A convolution that has not been used yet gets "direct".
     """
     return {
         name: " or ".join(sorted(module.methods)) or "direct"
@@ -202,12 +204,12 @@ def describe_methods(network: nn.Module) -> dict[str, str]:
 def zip_layers(
     section: str, sizes: Mapping[str, Sequence[int]], *keys: str
 ) -> list[tuple[int, ...]]:
-    """Combine lists of sizes, one per setting, into one tuple of sizes per layer.
+    """Combine the lists of sizes of several settings into one tuple of sizes per layer.
 
     Args:
         section: Configuration key of the settings, for the error message.
-        sizes: Sizes of all layers, by setting.
-        *keys: Settings to combine, in the order of the tuples.
+        sizes: For each setting, the list of its sizes, one per layer.
+        *keys: Settings to combine. A tuple has the sizes in the order of these settings.
 
     Raises:
         ValueError: If a list is shorter or longer than the list of the first setting.
@@ -225,20 +227,22 @@ def zip_layers(
 def set_weight_layout(network: nn.Module, layout: torch.memory_format) -> None:
     """Change the memory layout of the weights of all convolutions of a network, in place.
 
-    A convolution gives features in the layout of its weights, whatever the layout of its input.
-    Shapes, values and the keys of `state_dict` stay the same; weights saved in one layout load into
-    another. `torch.channels_last` puts the channels of a pixel side by side. It is faster on CPUs,
-    and tensor cores of GPUs read it. Vote weights, which have four axes too, are not changed.
+    The features of a convolution have the layout of its weights, whatever the layout of its input.
+    Shapes, values and the keys of `state_dict` stay the same. A network with one layout can load
+    weights that were saved with another. The layout `torch.channels_last` puts the channels of a
+    pixel side by side. This layout is faster on CPUs, and the tensor cores of GPUs read it. Vote
+    weights also have four axes, but their layout is not changed.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             weight = module.weight.data
-            # Not .contiguous(): weights of one input channel are contiguous in both layouts, so it
-            # would return them in the old layout, and the features would have the old layout too.
+            # Not .contiguous(): weights with one input channel are contiguous in both layouts, so
+            # .contiguous() would keep the old layout, and the features would have it too.
             module.weight.data = torch.empty_like(weight, memory_format=layout).copy_(weight)
 
 
-# Indices of the numbers of a vote to which row and column are added, by `place`.
+# By `place`: indices of the two elements of a vote to which the coordinates are added. The first is
+# for the row, the second for the column.
 PLACES: Mapping[str, tuple[int, ...]] = {"right_column": (3, 7), "first": (0, 1), "none": ()}
 PIXELS_OF_A_UNIT = 100  # pixels per unit of a coordinate, as in the authors' code
 
@@ -247,12 +251,13 @@ PIXELS_OF_A_UNIT = 100  # pixels per unit of a coordinate, as in the authors' co
 class PositionGrid:
     """A grid of positions, with the centres of their receptive fields in the image.
 
-    Without `first` and `step` it is the grid of the pixels themselves.
+    With the defaults of `first` and `step`, the positions are the pixels of the image.
 
     Attributes:
         height: Number of rows.
         width: Number of columns.
-        first: Centre of the receptive field of the first position, in pixels, along both axes.
+        first: Centre of the receptive field of the first position, in pixels; the same along both
+            axes.
         step: Distance between the centres of neighbouring positions, in pixels.
     """
 
@@ -270,8 +275,8 @@ class PositionGrid:
         """Return the grid of output positions of a convolution on this grid, without padding.
 
         Raises:
-            ValueError: If the kernel does not fit. The message begins with `key`, the configuration
-                key of the kernel.
+            ValueError: If the kernel does not fit into the grid. The message begins with `key`, the
+                configuration key of the kernel.
         """
         return PositionGrid(
             height=count_positions(self.height, kernel, stride, key),
@@ -290,8 +295,8 @@ def list_fields(children: PositionGrid, kernel: int, stride: int) -> list[list[i
         stride: Stride along both axes.
 
     Returns:
-        M lists, one for each parent position, row by row. Each list has the child positions at the
-        K kernel offsets.
+        M lists, one for each parent position. The parent positions are ordered row by row. Each
+        list has K indices: the index of the child position at each kernel offset.
     """
     grid_HW = torch.arange(children.num_positions, device="cpu").view(children.height, -1)
     windows = grid_HW.unfold(0, kernel, stride).unfold(1, kernel, stride)
@@ -308,13 +313,16 @@ def make_coordinate_offsets(
     Args:
         children: Grid of the child positions.
         image: Grid of the pixels.
-        numbers: Numbers in a vote, D.
-        place: The two numbers of a vote to which the row and the column are added. "right_column":
-            the last numbers of the first two rows of a 4x4 pose, as in the paper. "first": the
-            first two numbers, as in the authors' code. "none": no coordinate addition.
-        scale: Unit of the coordinates. "pixels": hundreds of pixels, from the centre of the image
-            to the centre of the child's receptive field, as in the authors' code. "grid": (row +
-            1/2) / rows and (column + 1/2) / columns.
+        numbers: Number of elements of a vote, D.
+        place: The two elements of a vote to which the coordinates are added; the first gets the row
+            coordinate, the second the column coordinate.
+            "right_column": the last elements of the first two rows of a 4x4 pose, as in the paper.
+            "first": the first two elements, as in the authors' code.
+            "none": no coordinate addition.
+        scale: How the coordinates are computed.
+            "pixels": the position of the centre of the child's receptive field relative to the
+            centre of the image, divided by 100 pixels, as in the authors' code.
+            "grid": (row + 1/2) / rows and (column + 1/2) / columns, for the child's row and column.
 
     Returns:
         Offsets [N, D], or None for the place "none".

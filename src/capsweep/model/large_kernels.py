@@ -1,32 +1,34 @@
-"""Convolutions with large kernels in fewer multiplications, exact up to rounding.
+"""Convolutions with large kernels that need fewer multiplications, exact up to rounding.
 
-1. A stride S splits an image into S x S phases x[S i + p, S j + q]. The phases become the input
-   channels of a convolution with stride 1, whose kernel has k = ceil(K / S) taps along an axis.
+1. With stride S, an image is split into S x S phases x[S i + p, S j + q]. The phases become the
+   input channels of a convolution with stride 1. A K x K kernel becomes a kernel with
+   k = ceil(K / S) taps along each axis.
 2. A block of m x m outputs depends on a tile of n x n positions, n = m + k - 1. Along each axis,
-   the m outputs are the first m of the n results of a cyclic correlation. These m results are the
-   same as without wrapping around.
-3. The discrete Fourier transform makes the cyclic correlation diagonal: Y = X V at each frequency,
-   where V is the conjugate of the transformed weights. Half of the frequencies are enough, because
-   the numbers are real.
+   the m outputs are the first m of the n results of a cyclic correlation. Wrapping around does not
+   change these m results.
+3. The discrete Fourier transform makes the cyclic correlation diagonal: Y = X V at each frequency.
+   X is the transformed tile, V the conjugate of the transformed weights, Y the transformed result.
+   Half of the frequencies are enough, because tile and weights are real.
 4. A complex product takes three real products. The products k1 = (Xr + Xi) Vr, k2 = Xr (Vi - Vr)
    and k3 = Xi (Vr + Vi) give Yr = k1 - k3 and Yi = k1 + k2.
 
 All steps except the products are linear. The convolution is therefore a bilinear form with three
-fixed matrices: y = Ty' [(Tx x) * (Tw w)], where ' is the transpose and * multiplies element by
-element. It has 3 n^2 / 2 components, which are the products for m x m outputs of one input and one
-output channel. Summed over the input channels, each component is one matrix product. With g for the
-gradient with respect to y, the gradients use the same matrices: gx = Tx' [(Ty g) * (Tw w)] and
-gw = Tw' [(Ty g) * (Tx x)].
+fixed matrices: y = Ty' [(Tx x) * (Tw w)]. Here ' is the transpose, and * multiplies element by
+element. For one tile, one input channel and one output channel, the form has 3 n^2 / 2 components,
+each of which is one multiplication. For all tiles and channels, each component is one matrix
+product. Let g be the gradient with respect to y. The gradients with respect to x and w use the same
+matrices: gx = Tx' [(Ty g) * (Tw w)] and gw = Tw' [(Ty g) * (Tx x)].
 
-n is even. The frequencies 0 and n / 2 are then both real, and the rows of frequencies form pairs.
-Each of the three matrices is applied in two steps: it transforms the rows of a tile, and then the
-columns of each pair.
+n is even. The frequencies 0 and n / 2 are then both real, and the transformed rows form pairs. Each
+of the three matrices is applied in two steps. The first step transforms along the rows of a tile.
+The second step transforms along the columns, for each pair of transformed rows.
 
 Sources: Winograd, "Arithmetic Complexity of Computations" (1980); Lavin and Gray, "Fast Algorithms
 for Convolutional Neural Networks" (2016).
 
 Shape letters: B images, H W pixels, C channels, O output channels, T tiles of all images; n as
-above, p positions of a tile along an axis (n, k or m), F = 3 n components of a pair of rows.
+above; p positions of a tile along an axis (n for the image, k for the weights, m for the outputs);
+F = 3 n components of a pair of rows.
 """
 
 import math
@@ -39,8 +41,8 @@ from torch import Tensor
 
 SMALLEST_KERNEL = 4
 LARGEST_TILE = 24  # positions along an axis; larger tiles need more memory and save no time
-# Three combinations of the real and the imaginary part of a frequency. The combinations for outputs
-# are doubled, because they also count for the mirrored frequency.
+# Factors of the real and of the imaginary part of a frequency, for each of the three real products.
+# The factors for outputs are doubled, because they also count for the mirrored frequency.
 IMAGE = ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0))
 WEIGHTS = ((1.0, 0.0), (-1.0, -1.0), (1.0, -1.0))
 OUTPUTS = ((2.0, 2.0), (0.0, 2.0), (-2.0, 0.0))
@@ -49,10 +51,10 @@ OUTPUTS = ((2.0, 2.0), (0.0, 2.0), (-2.0, 0.0))
 def find_direct_cost() -> float:
     """Return the cost of a multiplication in a direct convolution on this processor.
 
-    The unit is a multiplication in a product of large matrices. If a processor has AVX-512, oneDNN
-    uses AVX-512 for convolutions. MKL uses AVX2 for matrix products on all AMD processors. From Zen
-    5 on, AVX2 is half as fast as AVX-512. The function recognises Zen 5 by AVX-VNNI, which earlier
-    AMD processors lack.
+    The unit is the cost of a multiplication in a product of large matrices. oneDNN uses AVX-512 for
+    convolutions if the processor has AVX-512. MKL uses AVX2 for matrix products on all AMD
+    processors. On Zen 5 and later AMD processors, AVX2 is half as fast as AVX-512. The function
+    recognises these processors by AVX-VNNI, because earlier AMD processors lack AVX-VNNI.
     """
     capabilities = torch.cpu.get_capabilities()
     is_amd = "AMD" in str(capabilities.get("cpu_name"))
@@ -60,9 +62,10 @@ def find_direct_cost() -> float:
     return 0.9 if is_whole and torch.backends.cpu.get_cpu_capability() == "AVX512" else 1.8
 
 
-# Cost of a multiplication in a direct convolution, cost of the transform of a number, and the step
-# to whose multiples channels are rounded up. The unit of cost is a multiplication in a product of
-# large matrices. All three are fitted to results of `capsweep bench convolution`.
+# DIRECT_COST: cost of a multiplication in a direct convolution. TRANSFORM_COST: cost of the
+# transform of one number. CHANNEL_STEP: numbers of channels are rounded up to a multiple of it.
+# The unit of cost is the cost of a multiplication in a product of large matrices. All three
+# constants are fitted to results of `capsweep bench convolution`.
 DIRECT_COST, TRANSFORM_COST, CHANNEL_STEP = find_direct_cost(), 110.0, 32
 
 
@@ -73,7 +76,7 @@ class Tiling:
     Attributes:
         kernel: Height and width of the kernel, K.
         stride: Stride along both axes, S.
-        outputs: Outputs of a tile along an axis, m.
+        outputs: Number of outputs of a tile along an axis, m.
     """
 
     kernel: int
@@ -82,7 +85,7 @@ class Tiling:
 
     @property
     def taps(self) -> int:
-        """The number of taps of a phase's kernel along an axis, k."""
+        """The number of taps of the kernel of a phase along an axis, k."""
         return -(-self.kernel // self.stride)
 
     @property
@@ -92,7 +95,7 @@ class Tiling:
 
     @property
     def components(self) -> int:
-        """The number of products of a tile for one input and one output channel."""
+        """The number of multiplications for a tile, an input channel and an output channel."""
         return 3 * self.positions**2 // 2
 
     def count_tiles(self, places: int) -> int:
@@ -101,24 +104,25 @@ class Tiling:
 
 
 class Transform(NamedTuple):
-    """One of the three matrices of the bilinear form, [3 n^2 / 2, p^2], as two factors.
+    """One of the three matrices [3 n^2 / 2, p^2] of the bilinear form, stored as two factors.
 
     Attributes:
-        rows_np: Matrix that transforms the rows of a tile.
-        columns: Matrix for the columns of each pair of transformed rows, [n / 2, F, 2 p].
+        rows_np: Matrix of the first step, along the rows of a tile.
+        columns: Matrices of the second step, along the columns: n / 2 matrices [F, 2 p], one for
+            each pair of transformed rows.
     """
 
     rows_np: Tensor
     columns: Tensor
 
     def to(self, dtype: torch.dtype) -> "Transform":
-        """Convert both factors to another type of number."""
+        """Convert both factors to `dtype`."""
         return Transform(self.rows_np.to(dtype), self.columns.to(dtype))
 
 
 @lru_cache
 def make_transforms(tiling: Tiling, dtype: torch.dtype) -> tuple[Transform, Transform, Transform]:
-    """Compute the transforms of image, weights and outputs in float64; round them to `dtype`."""
+    """Compute the transforms of image, weights and outputs in float64, then convert to `dtype`."""
     sizes = (tiling.positions, IMAGE), (tiling.taps, WEIGHTS), (tiling.outputs, OUTPUTS)
     image, weights, outputs = (_make_transform(tiling.positions, *size) for size in sizes)
     outputs = Transform(outputs.rows_np, outputs.columns / tiling.positions**2)
@@ -152,19 +156,18 @@ def choose_tiling(
     places: tuple[int, int],
     always: bool = False,
 ) -> Tiling | None:
-    """Choose the tiling with the least expected cost.
+    """Choose the tiling with the lowest estimated cost.
 
     Args:
         kernel: Height and width of the kernel.
         stride: Stride along both axes.
-        channels: Numbers of input and output channels.
+        channels: Number of input channels, and number of output channels.
         batch: Number of images.
-        places: Numbers of rows and columns of the outputs.
+        places: Number of rows and number of columns of the outputs.
         always: Whether to choose a tiling even if a direct convolution is expected to be faster.
 
     Returns:
-        The tiling, or None if a direct convolution is expected to be faster and `always` is not
-        set.
+        The tiling. None if a direct convolution is expected to be faster and `always` is false.
     """
     taps, most = -(-kernel // stride), max(places)
     sizes = {-(-most // count) for count in range(1, most + 1)}
@@ -178,9 +181,9 @@ def choose_tiling(
 def _estimate_cost(
     tiling: Tiling, channels: tuple[int, int], batch: int, places: tuple[int, int]
 ) -> float:
-    """Estimate the cost of a tiling.
+    """Estimate the cost of a convolution with a tiling.
 
-    The unit is a multiplication in a product of large matrices.
+    The unit is the cost of a multiplication in a product of large matrices.
     """
     inputs, outputs = (-(-count // CHANNEL_STEP) * CHANNEL_STEP for count in channels)
     inputs *= tiling.stride**2

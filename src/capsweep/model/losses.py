@@ -1,4 +1,4 @@
-"""Losses as pure functions: each sums the terms of an example and averages over the batch.
+"""Losses as pure functions. Each loss is averaged over the batch.
 
 Write a new loss in a new file. The results of all cells depend on the code in this file, so a
 change here makes all results stale.
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-FACTORS = {"mean": 1.0, "half_mean": 0.5}  # factor of the mean over classes, by reduction
+FACTORS = {"mean": 1.0, "half_mean": 0.5}  # by reduction: factor of the mean over classes
 
 
 def margin_loss(
@@ -52,7 +52,10 @@ def margin_loss(
 def spread_loss(
     act_BN: Tensor, target_BN: Tensor, *, margin: float | Tensor, reduction: str
 ) -> Tensor:
-    """Compute the spread loss: each class in the image must exceed each absent class by a margin.
+    """Compute the spread loss of class activations.
+
+    The activation of each class in the image must exceed, by a margin, the activation of each class
+    that is not in the image.
 
     Source: Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", equation 3.
 
@@ -60,8 +63,9 @@ def spread_loss(
         act_BN: Activations of the class capsules.
         target_BN: 1 for each class in the image, else 0.
         margin: Required difference of activations, m.
-        reduction: How the terms of the classes are combined. "sum": their sum, as in the paper.
-            "mean": their sum divided by N, as in the authors' code. "half_mean": half of "mean".
+        reduction: How the terms of all pairs of classes (one in the image, one not) are combined.
+            "sum": their sum, as in the paper. "mean": their sum divided by N, as in the authors'
+            code. "half_mean": half of "mean".
 
     Returns:
         The loss, averaged over the batch; a scalar.
@@ -82,13 +86,15 @@ class SpreadLoss:
     Evaluation uses the margin `last`.
 
     Attributes:
-        first: Margin at the start of training.
-        last: Margin at the end of training; 0.99 in the authors' code, with schedule "sigmoid".
-        schedule: "linear": the margin grows in proportion to the progress of training. "sigmoid",
-            as in the authors' code: first + (last - first) sigmoid(min(10, step / 50,000 - 4)),
-            which does not depend on the length of training.
-        reduction: How the terms of the classes are combined. "sum": their sum. "mean": their sum
-            divided by N. "half_mean": half of "mean".
+        first: Margin from which the schedule starts.
+        last: Margin to which the schedule grows. It is 0.99 in the authors' code.
+        schedule: How the margin grows.
+            "linear": in proportion to the progress of training.
+            "sigmoid": at optimiser step `step` the margin is
+            first + (last - first) sigmoid(min(10, step / 50,000 - 4)), as in the authors' code.
+            This margin does not depend on the length of training.
+        reduction: How the terms of all pairs of classes (one in the image, one not) are combined.
+            "sum": their sum. "mean": their sum divided by N. "half_mean": half of "mean".
     """
 
     first: float
@@ -104,7 +110,7 @@ class SpreadLoss:
         return spread_loss(act_BN, target_BN, margin=margin, reduction=self.reduction)
 
     def margin_at(self, step: int, steps: int) -> float:
-        """Return the margin at optimiser step `step` of a training that has `steps` steps."""
+        """Return the margin at optimiser step `step` of a training of `steps` optimiser steps."""
         grown = min(step / steps, 1.0)
         if self.schedule == "sigmoid":
             grown = 1 / (1 + math.exp(-min(10.0, step / 50_000 - 4)))
@@ -114,7 +120,7 @@ class SpreadLoss:
 def cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
     """Compute the softmax cross-entropy of logits, averaged over the batch.
 
-    If an image shows several classes, each of these classes gets an equal part of the target.
+    If an image shows several classes, the target gives each of them the same probability.
 
     Args:
         logit_BN: Logits of the classes.
@@ -124,10 +130,10 @@ def cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
-    """Compute the sigmoid cross-entropy, with a separate decision for each class.
+    """Compute the sigmoid cross-entropy of logits, with a separate decision for each class.
 
-    Source: "Dynamic Routing Between Capsules", section 6.2, where the baseline for images of
-    several classes uses this loss.
+    Source: "Dynamic Routing Between Capsules", section 6.2. The baseline in that section uses this
+    loss for images of several classes.
 
     Args:
         logit_BN: Logits of the classes.

@@ -1,9 +1,9 @@
-"""The network of matrix capsules, whose capsules have a pose matrix and an activation.
+"""The network of matrix capsules. Each capsule has a pose matrix and an activation.
 
 Source: Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", figure 1 and section 4. The
 network has a convolution, primary capsules, convolutional capsules and class capsules; the
-configuration sets every size. A vector pose is a matrix with one row, so each number of a vote
-depends on all numbers of the pose.
+configuration sets every size. A pose can also be a vector, that is a matrix with one row. Each
+element of a vote then depends on all elements of the pose.
 
 Shape letters: B batch, C H W image, N positions, I child types, J parent types or classes, M parent
 positions, K kernel offsets, R S rows and columns of a pose, D class pose.
@@ -56,8 +56,8 @@ class MatrixPrimary(nn.Module):
     Args:
         channels: Number of input channels.
         types: Number of capsule types, I.
-        pose: Rows and columns of a pose matrix.
-        bias: Whether both convolutions have a bias; in the authors' code they have none.
+        pose: Number of rows and number of columns of a pose matrix.
+        bias: Whether both convolutions have a bias. In the authors' code they have none.
     """
 
     def __init__(self, channels: int, types: int, pose: tuple[int, int], bias: bool) -> None:
@@ -80,20 +80,25 @@ class MatrixPrimary(nn.Module):
 
 
 class MatrixCapsules(nn.Module):
-    """A layer of capsules with receptive fields, which routes pose-matrix votes.
+    """A layer that routes pose-matrix votes to parent capsules with receptive fields.
 
-    The network that contains the layer draws its vote weights.
+    The constructor does not initialise the vote weights. The network that contains the layer draws
+    these weights.
 
     Args:
-        fields: Child positions in the receptive field of each parent position.
+        fields: For each parent position, the indices of the child positions in its receptive field.
         num_child_positions: Number of child positions, N.
-        types: Numbers of child types and of parent types, I and J.
-        pose: Rows and columns of a pose matrix.
+        types: Number of child types, I, and number of parent types, J.
+        pose: Number of rows and number of columns of a pose matrix.
         routing: Factory of the routing.
-        shared: Whether all children share the weight of a parent type.
-        offset_KD: Numbers to add to the votes from each kernel offset, or None.
+        shared: Whether all children share one weight matrix for each parent type.
+        offset_KD: For each kernel offset, the D numbers that coordinate addition adds to the votes.
+            None: no coordinate addition.
         of_classes: Whether the parents are the class capsules. All child positions then share the
             vote weights.
+
+    Raises:
+        ValueError: If the routing does not route pose-matrix votes.
     """
 
     def __init__(
@@ -136,7 +141,8 @@ class MatrixCapsules(nn.Module):
             with_trace: Whether the result has a trace of the routing.
 
         Returns:
-            Poses and activations of the M J parents, position by position.
+            Poses [B, M J, D] and activations [B, M J] of the parents, as a `Routed`. The parents
+            are ordered by position, then by type.
         """
         with without_autocast(children.pose_BNIRS.device.type):
             dtype = self.weight_KIJSS.dtype
@@ -154,7 +160,7 @@ class MatrixCapsules(nn.Module):
 
         Args:
             routed: Result of `forward`.
-            children: The children that were routed; only the shape of their poses is read.
+            children: The children whose votes were routed; only the shape of their poses is read.
         """
         types, pose = self.weight_KIJSS.shape[2], children.pose_BNIRS.shape[3:]
         return CapsuleLayer(
@@ -175,22 +181,28 @@ class MatrixCapsNet(nn.Module):
         primary: `types` and `bias` of the primary capsules.
         capsules: Lists `types`, `kernel` and `stride`, with one number for each convolutional
             capsule layer.
-        pose: "matrix" for 4x4 poses, or "vector" for 16 numbers with 16x16 vote weights.
+        pose: "matrix": a pose is a 4x4 matrix. "vector": a pose is a vector of 16 numbers, and its
+            vote weights are 16x16 matrices.
         coordinates: Options of the coordinate addition, explained in `make_coordinate_offsets`:
             `place` ("right_column", "first" or "none") and `scale` ("pixels" or "grid").
-        initial: Constants of the weights before training: the standard deviations `conv`, `pose`,
-            `activation`, `votes` and `class_votes`; `bias`, the bias of the first convolution; and
-            `identity`, the multiple of the identity matrix that is added to the vote weights of the
+        initial: Constants for the weights before training.
+            `conv`: standard deviation of the first convolution.
+            `pose`, `activation`: standard deviations of the convolutions of the primary capsules.
+            `votes`: standard deviation of the vote weights of the convolutional capsules.
+            `class_votes`: standard deviation of the vote weights of the class capsules.
+            `bias`: bias of the first convolution.
+            `identity`: factor of the identity matrix, which is added to the vote weights of the
             convolutional capsules.
         routing: Factory of the routing, used in every capsule layer.
         head: "length": the activations of the class capsules are the scores. "linear": a
             `LinearHead` computes logits from the poses.
-        votes: Options of the votes. `shared`: whether, in each layer, all children share the weight
-            of a parent type.
+        votes: Options of the votes. `shared`: whether all children of a layer share one weight
+            matrix for each parent type. None: they do not.
 
     Raises:
-        ValueError: If lists have unequal lengths or a kernel does not fit; the message names the
-            configuration key.
+        ValueError: If the lists of `capsules` have unequal lengths, or if a kernel does not fit;
+            the message names the configuration key. Also if the routing does not support `head` or
+            pose-matrix votes.
     """
 
     def __init__(
@@ -240,8 +252,8 @@ class MatrixCapsNet(nn.Module):
 
         Args:
             images_BCHW: Images.
-            with_trace: Whether the output has the routing traces of the layers `capsules.0`, ...,
-                `classes`.
+            with_trace: Whether the output has the routing traces of all capsule layers. The names
+                of the layers are `capsules.0`, `capsules.1` and so on, and `classes`.
         """
         features_BCHW = torch.relu(self.norm(self.conv(images_BCHW)))
         children = self.primary(features_BCHW)
@@ -261,9 +273,9 @@ class MatrixCapsNet(nn.Module):
 def squash_capsules(capsules: CapsuleLayer) -> CapsuleLayer:
     """Write the activation of each capsule into the length of its pose.
 
-    A routing that does not read activations takes the length of a pose as the presence of a
-    capsule. The new pose is the squashed pose times the activation. The new activation is the
-    length of the new pose.
+    This is for routing that does not read activations and takes the length of a pose instead. The
+    new pose is the squashed pose times the activation. The new activation is the length of the new
+    pose.
     """
     pose_BNIRS, act_BNI = capsules
     squashed_BNID = squash(pose_BNIRS.flatten(3)) * act_BNI[..., None]
@@ -278,10 +290,9 @@ def _draw_weights(network: MatrixCapsNet, initial: Mapping[str, float]) -> None:
 
     Args:
         network: Network whose weights are set in place.
-        initial: Standard deviations: `conv` of the convolution, `pose` and `activation` of the
-            primary capsules, `votes` and `class_votes` of the vote weights. `bias` is the bias of
-            the convolution. `identity` is the multiple of the identity matrix that is added to the
-            vote weights of the convolutional capsules.
+        initial: Constants, as in the argument `initial` of `MatrixCapsNet`: the standard deviations
+            `conv`, `pose`, `activation`, `votes` and `class_votes`, the bias `bias` of the first
+            convolution, and the factor `identity` of the identity matrix.
     """
     draw_truncated_normal(network.conv.weight, initial["conv"])
     assert network.conv.bias is not None

@@ -1,14 +1,16 @@
-"""Triton kernels for the squash of routing sums or convolution channels, and for its gradients.
+"""Triton kernels that squash routing sums or convolution channels, with their gradients.
 
-With torch operations, a squash takes five kernel launches forwards and ten backwards, of a few
-microseconds each, on numbers that the previous kernel has just written. To transpose, cast and
-squash primary capsules would take eight launches forwards and eight backwards. The kernels add
-partial sums in an order that depends only on the number of partial sums.
+With torch operations, a squash takes five kernel launches in the forward pass and ten in the
+backward pass. Each launch takes a few microseconds, and reads what the previous launch has just
+written. With torch operations, to transpose, cast and squash primary capsules would take eight
+launches in each pass. The kernels of this module add partial sums in a fixed order. This order
+depends only on the number of partial sums.
 
 Importing this module imports triton.
 
-Shape letters: R rows, each a capsule; D numbers of a row; X partial sums; B images, J parents; I
-children, P child pose, C H W channels. `by_x` is the gradient of the loss with respect to x.
+Shape letters: R rows, one for each capsule; D elements of a row; X partial sums; B images, J
+parents, I children, P child pose; C channels, H W image. `by_x` is the gradient of the loss with
+respect to x.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
@@ -41,7 +43,7 @@ def divide(x, y):
 
 @jit
 def get_length(s_RD):
-    """Compute the lengths of rows [R, 1], correctly rounded."""
+    """Compute the length of each row; the result is [R, 1], correctly rounded in float32."""
     squared_R1 = tl.sum(s_RD * s_RD, axis=1, keep_dims=True)
     if squared_R1.dtype == tl.float32:
         return tl.sqrt_rn(squared_R1)
@@ -50,13 +52,16 @@ def get_length(s_RD):
 
 @jit
 def get_direction(s_RD):
-    """Divide rows by their lengths; a row of length 0 stays 0."""
+    """Divide each row by its length; a row of length 0 stays 0."""
     return divide(s_RD, tl.maximum(get_length(s_RD), SMALLEST))
 
 
 @jit
 def squash_rows(s_RD):
-    """Squash rows to lengths in [0, 1); return the results and their lengths [R, 1]."""
+    """Squash each row to a length in [0, 1).
+
+    Return the squashed rows and the lengths of the squashed rows. The lengths are [R, 1].
+    """
     length_R1 = get_length(s_RD)
     shrunk_R1 = 1 + length_R1 * length_R1
     factor_R1 = divide(length_R1, shrunk_R1)
@@ -65,7 +70,7 @@ def squash_rows(s_RD):
 
 @jit
 def differentiate_rows(s_RD, by_v_RD):
-    """Compute the gradient with respect to rows from the gradient with respect to their squash."""
+    """Compute the gradient with respect to rows s from the gradient with respect to squash(s)."""
     length_R1 = get_length(s_RD)
     shrunk_R1 = 1 + length_R1 * length_R1
     slope_R1 = divide(1 - length_R1 * length_R1, shrunk_R1 * shrunk_R1)
@@ -75,9 +80,10 @@ def differentiate_rows(s_RD, by_v_RD):
 
 @jit
 def locate_rows(num_rows, D: tl.constexpr, TILE_R: tl.constexpr, TILE_D: tl.constexpr):
-    """Return the rows [R, 1] and the numbers [1, D] of a program, a mask, and memory offsets.
+    """Return row indices, column indices, a mask and memory offsets of a program's elements.
 
-    Mask and offsets are [R, D]. The mask selects the numbers that exist in the tensor.
+    The row indices are [R, 1], the column indices [1, D], the mask and the offsets [R, D]. The mask
+    is true for the elements that exist in the tensor.
     """
     row_R1 = (tl.program_id(0) * TILE_R + tl.arange(0, TILE_R))[:, None]
     number_1D = tl.arange(0, TILE_D)[None, :]
@@ -96,7 +102,10 @@ def add_parts(
     TILE_R: tl.constexpr,
     TILE_D: tl.constexpr,
 ):
-    """Sum partial sums of `size` numbers each; without partial sums the result is 0."""
+    """Add the partial sums of a program's elements; the result is 0 if there are no partial sums.
+
+    In memory, each partial sum is a tensor of `size` elements.
+    """
     total_XRD = tl.zeros((TILE_X, TILE_R, TILE_D), part_XRD.dtype.element_ty)
     for first in range(0, num_parts, TILE_X):
         part_X = first + tl.arange(0, TILE_X)
@@ -125,8 +134,8 @@ def squash_sums_kernel(
 ):
     """Write the sums of routing, their squash, and the length of the squash.
 
-    A sum is the bias plus its partial sums. With WITH_BEFORE, the kernel adds `before` to the
-    squash, but not to the length. The launch grid is (tiles of rows).
+    A sum is the bias plus its partial sums. If WITH_BEFORE, `before` is added to the squash that is
+    written to `after`; the length does not include `before`. The launch grid is (tiles of rows).
     """
     row_R1, number_1D, inside_RD, place_RD = locate_rows(num_rows, D, TILE_R, TILE_D)
     bias_RD = tl.load(bias_JD + row_R1 % J * D + number_1D, mask=inside_RD, other=0.0)
@@ -160,8 +169,9 @@ def differentiate_sums_kernel(
 ):
     """Write the gradients with respect to the sums and to their squash v.
 
-    The gradient with respect to v is `before` plus the sum of the partial sums. The launch grid is
-    (tiles of rows).
+    The gradient with respect to v is `before` (if WITH_BEFORE) plus the sum of the partial sums. If
+    WITH_LENGTH, the gradient with respect to the sums also contains the part that comes from the
+    length of v. The launch grid is (tiles of rows).
     """
     row_R1, _, inside_RD, place_RD = locate_rows(num_rows, D, TILE_R, TILE_D)
     by_v_RD = add_parts(
@@ -218,10 +228,10 @@ def squash_channels_kernel(
         tl.store(pose_BIP + row_RP, v_RP, mask=inside_RP)
 
 
-FUSED = {"enable_fp_fusion": True}  # explicit, since the default depends on the version
-ROWS = 128  # numbers per program; small, because small tensors should give many programs
-MOST_PARTS = 16  # most partial sums that a program reads at once
-CHANNELS = 1024  # numbers per program of `squash_channels_kernel`
+FUSED = {"enable_fp_fusion": True}  # explicit, because the default depends on Triton's version
+ROWS = 128  # elements per program; small, because small tensors should give many programs
+MOST_PARTS = 16  # largest number of partial sums that a program reads together
+CHANNELS = 1024  # elements per program of `squash_channels_kernel`
 
 
 def squash_sums(
@@ -232,9 +242,10 @@ def squash_sums(
     Args:
         part_XBJD: Partial sums.
         bias_JD: Bias of the parents.
-        before_BJD: Numbers to which the squash is added. None: 0.
-        *results: Three tensors to write into: the sums [B, J, D], `before` plus the squash of the
-            sums [B, J, D], and the length of the squash [B, J].
+        before_BJD: Tensor to which the squash is added. None: 0.
+        *results: Three tensors to write into. The first [B, J, D] gets the sums. The second
+            [B, J, D] gets `before` plus the squash of the sums. The third [B, J] gets the length of
+            the squash.
     """
     parts, images, parents, numbers = part_XBJD.shape
     grid, tiles = _cut_rows(images * parents, numbers, parts)
@@ -247,16 +258,17 @@ def squash_sums(
 def differentiate_sums(
     part_XBJD: Tensor | None, before_BJD: Tensor | None, by_length_BJ: Tensor | None, *rest: Tensor
 ) -> None:
-    """Compute the gradient with respect to sums that were squashed.
+    """Compute the gradients with respect to sums and with respect to their squash.
 
-    The gradient with respect to their squash is `before` plus the partial sums.
+    The gradient with respect to the squash is `before` plus the partial sums.
 
     Args:
-        part_XBJD: Partial sums of the gradient. None: 0.
-        before_BJD: Further gradient with respect to the squash. None: 0.
-        by_length_BJ: Further gradient, with respect to the length of the squash. None: 0.
-        *rest: The sums [B, J, D] to read, and two tensors to write into: the gradients with respect
-            to the squash and to the sums.
+        part_XBJD: Partial sums of the gradient with respect to the squash. None: 0.
+        before_BJD: Gradient with respect to the squash that is added to the partial sums. None: 0.
+        by_length_BJ: Gradient with respect to the length of the squash. None: 0.
+        *rest: Three tensors [B, J, D]. The first has the sums and is read. The second gets the
+            gradient with respect to the squash, and the third the gradient with respect to the
+            sums.
     """
     sums_BJD = rest[0]
     parts, numbers = 0 if part_XBJD is None else len(part_XBJD), sums_BJD.shape[2]
@@ -276,19 +288,22 @@ def _cut_rows(rows: int, numbers: int, parts: int) -> tuple[tuple[int], dict[str
 
 
 def power_of_two(size: int) -> int:
-    """Return the smallest power of two that is at least `size`; Triton needs it for tile sizes."""
+    """Return the smallest power of two that is at least `size`.
+
+    Triton accepts only powers of two as tile sizes.
+    """
     return 1 << max(0, size - 1).bit_length()
 
 
 class SquashedChannels(torch.autograd.Function):
-    """The squash of channels [B, C, H, W] to poses [B, I, P], as an autograd function.
+    """An autograd function that squashes channels [B, C, H, W] to poses [B, I, P].
 
     The channels may have any memory layout.
     """
 
     @staticmethod
     def forward(ctx: Any, channel_BCHW: Tensor, pose: int, dtype: torch.dtype) -> Tensor:
-        """Squash groups of `pose` channels to poses [B, I, P] of the given type."""
+        """Squash each group of `pose` channels, and return the poses [B, I, P] in `dtype`."""
         images, channels, *places = channel_BCHW.shape
         shape = images, channels // pose * math.prod(places), pose
         pose_BIP = channel_BCHW.new_empty(shape, dtype=dtype)

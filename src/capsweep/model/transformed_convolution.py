@@ -17,11 +17,11 @@ from torch.nn import functional as F
 from capsweep.model.large_kernels import Tiling, Transform, make_transforms
 
 CHANNELS_AT_ONCE = 512  # most columns of the matrices that are multiplied
-# Most numbers of an array. Larger arrays would need new memory each time: see
+# Most elements of an array. Each use of a larger array would need new memory: see
 # `devices.keep_freed_memory`.
 NUMBERS_AT_ONCE = 2**23 - 2**10
-CACHED = 2**19  # most numbers of the tiles transformed at once, so that they stay in the cache
-MOST_KEPT = 2**24  # most numbers of the factors that are kept for the backward pass
+CACHED = 2**19  # most elements of tiles that are transformed together; these stay in the cache
+MOST_KEPT = 2**24  # most elements of the factors that are kept for the backward pass
 
 Block = tuple[slice, slice]  # rows of phases, and channels of the phases in each row
 Factors = tuple[Tensor, Tensor]  # x_TFC and w_OFC, for one block and one pair of rows
@@ -30,16 +30,16 @@ WHOLE: Block = (slice(None), slice(None))
 
 @dataclass(frozen=True)
 class Operand:
-    """A rule that cuts an array [B, H, W, C] into tiles and transforms them.
+    """A rule that cuts an array [B, H, W, C] into tiles and transforms the tiles.
 
     The array is the image, the weights or the outputs of a convolution.
 
     Attributes:
         transform: Transform of a tile.
-        size: Positions of a tile along an axis.
-        step: Positions from one tile to the next, along an axis.
-        stride: Pixels per position along an axis, one for each phase.
-        padding: Zeros left, right, above and below. A negative number cuts pixels off.
+        size: Number of positions of a tile along an axis, p.
+        step: Number of positions from the start of a tile to the start of the next, along an axis.
+        stride: Number of pixels of a position along an axis. Each pixel is in another phase.
+        padding: Numbers of zeros to add left, right, above and below. Negative: pixels to cut off.
     """
 
     transform: Transform
@@ -49,10 +49,10 @@ class Operand:
     padding: tuple[int, int, int, int]
 
     def transform_rows(self, array_BHWC: Tensor, block: Block) -> Tensor:
-        """Transform the rows of all tiles, for one block of channels.
+        """Apply the first step of the transform, along the rows, to a block of channels.
 
         Returns:
-            Pairs of rows of frequencies [T, n / 2, 2 p, C].
+            The transformed rows [T, n / 2, 2 p, C], grouped into n / 2 pairs.
         """
         rows = self.make_rows(array_BHWC, block)
         by_image = self._group_by_image(rows, len(array_BHWC))
@@ -69,9 +69,9 @@ class Operand:
         return array_BHWC.new_empty(tiles, pairs, 2 * self.size, shape[5:].numel())
 
     def add_transposed_rows(self, rows: Tensor, array_BHWC: Tensor, block: Block) -> None:
-        """Apply the transposed transform to rows, and add the result to one block of channels.
+        """Apply the transposed first step to transformed rows; add the result to one block.
 
-        Pixels in several tiles get the sum over these tiles. The rows are [T, n / 2, 2 p, C].
+        The rows are [T, n / 2, 2 p, C]. A pixel in several tiles gets the sum over these tiles.
         """
         rows_pn = self.transform.rows_np.t().contiguous()
         by_image = self._group_by_image(rows, len(array_BHWC))
@@ -87,19 +87,19 @@ class Operand:
                 array += F.pad(padded, (0, 0, *(-count for count in self.padding)))
 
     def _group_by_image(self, rows: Tensor, count: int) -> Tensor:
-        """Return a view [B, tiles, n, p C] of the rows of `count` images."""
+        """Return the rows of `count` images as a view [B, tiles, n, p C]."""
         return rows.view(count, -1, 2 * rows.shape[1], self.size * rows.shape[3])
 
     def transform_columns(self, rows: Tensor, pair: int) -> Tensor:
-        """Transform the columns of one pair of rows to components [T, F, C]."""
+        """Apply the second step, along the columns, to pair number `pair`; return [T, F, C]."""
         return _multiply(self.transform.columns[pair], rows[:, pair])
 
     def transpose_columns(self, components_FTC: Tensor, pair: int) -> Tensor:
-        """Apply the transposed transform to one pair of rows; return rows [T, 2 p, C]."""
+        """Apply the transposed second step to pair number `pair`; return rows [T, 2 p, C]."""
         return _multiply(self.transform.columns[pair].t(), components_FTC.transpose(0, 1))
 
     def pad(self, array_BHWC: Tensor) -> Tensor:
-        """Add zeros at the borders, or cut pixels off, to get whole tiles only."""
+        """Add zeros at the borders or cut pixels off, so that all tiles are complete."""
         return F.pad(array_BHWC, (0, 0, *self.padding)) if any(self.padding) else array_BHWC
 
     def split(self, padded_BHWC: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class BilinearForm:
         image: Tiles and transform of the image.
         weights: Tiles and transform of the weights.
         outputs: Tiles and transform of the outputs.
-        places: Rows and columns of the outputs.
+        places: Number of rows and number of columns of the outputs.
     """
 
     image: Operand
@@ -143,8 +143,8 @@ class BilinearForm:
     def list_blocks(self, image_BHWC: Tensor, outputs: int) -> list[Block]:
         """List the blocks of channels. The convolution multiplies one block at a time.
 
-        A block has at most CHANNELS_AT_ONCE channels, over all phases. It is also so small that the
-        rows and the components of the weights have at most NUMBERS_AT_ONCE elements each.
+        A block has at most CHANNELS_AT_ONCE channels, counted over all phases. The transformed rows
+        and the components of the block's weights have at most NUMBERS_AT_ONCE elements each.
 
         Args:
             image_BHWC: Images.
@@ -160,8 +160,8 @@ class BilinearForm:
     def list_parts(self, image_BHWC: Tensor, outputs: int) -> list[slice]:
         """List the parts of a batch. The convolution computes one part at a time.
 
-        A part has so few images that the transformed rows of its images and of its outputs have at
-        most NUMBERS_AT_ONCE elements each.
+        The transformed rows of the images of a part have at most NUMBERS_AT_ONCE elements. The same
+        is true for the outputs of the part.
 
         Args:
             image_BHWC: Images.
@@ -199,7 +199,7 @@ class BilinearForm:
             weight_OKKC: Weights.
             y_BHWO: Outputs to add to.
             factors: List to which all factors of the products are appended. None: the factors are
-                dropped.
+                not kept.
         """
         y_rows = self.outputs.make_rows(y_BHWO, WHOLE).zero_()
         for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
@@ -230,10 +230,10 @@ class BilinearForm:
             image_BHWC: Images.
             weight_OKKC: Weights.
             gradient_BHWO: Gradient with respect to the outputs.
-            by_image: Tensor for the gradient with respect to the image. None: it is not computed.
-            by_weight: Tensor for the gradient with respect to the weights. None: it is not
-                computed.
-            factors: Factors in the order of `add_outputs`. None: the method computes them again.
+            by_image: Gradient with respect to the image, to add to. None: not computed.
+            by_weight: Gradient with respect to the weights, to add to. None: not computed.
+            factors: The factors that `add_outputs` appended, in the same order. None: the method
+                computes the factors again.
         """
         g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
         for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
@@ -273,14 +273,14 @@ def make_form(
 ) -> BilinearForm:
     """Make the bilinear form of a convolution.
 
-    Below and to the right of the image, zeros are added or pixels are cut off to get whole tiles
-    only.
+    Below and to the right of the image, zeros are added or pixels are cut off, so that all tiles
+    are complete.
 
     Args:
         tiling: Tiling of the outputs.
         size: Height and width of the images.
-        before: Rows of zeros above the images and columns of zeros left of them.
-        places: Rows and columns of the outputs.
+        before: Number of rows of zeros above, and of columns of zeros left of the images.
+        places: Number of rows and number of columns of the outputs.
         dtype: Type of the transforms.
     """
     stride, step, taps = tiling.stride, tiling.outputs, tiling.taps
@@ -303,7 +303,7 @@ def make_form(
 
 
 class TransformedConvolution(torch.autograd.Function):
-    """The bilinear form with a bias, as an autograd function; inside autocast it uses float32."""
+    """An autograd function for a bilinear form and a bias; inside autocast it uses float32."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
@@ -317,7 +317,7 @@ class TransformedConvolution(torch.autograd.Function):
     ) -> Tensor:
         """Compute the outputs [B, O, H, W], in the memory layout "channels last".
 
-        If `is_trained`, factors of at most MOST_KEPT numbers are kept for the backward pass.
+        If `is_trained`, factors of at most MOST_KEPT elements in all are kept for `backward`.
         """
         image_BHWC, weight_OKKC = map(_put_channels_last, (image_BCHW, weight_OCKK))
         bias_BOHW = bias_O[:, None, None].expand(len(image_BHWC), -1, *form.places)
@@ -336,7 +336,7 @@ class TransformedConvolution(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute the gradients with respect to image, weights and bias; None if not needed."""
+        """Compute the gradients of image, weights and bias. A gradient not needed is None."""
         return *_differentiate(ctx, _put_channels_last(grad_outputs[0])), None, None
 
 
@@ -381,13 +381,13 @@ def convolve(
         weight_OCKK: Weights.
         bias_O: Bias.
         tiling: Tiling of the outputs.
-        before: Rows of zeros above the images and columns of zeros left of them. Below and to the
-            right there are as many zeros as needed.
-        places: Rows and columns of the outputs.
+        before: Number of rows of zeros above, and of columns of zeros left of the images. Below and
+            to the right, as many zeros are added as needed.
+        places: Number of rows and number of columns of the outputs.
 
     Returns:
-        Feature maps [B, O, H, W] in the memory layout "channels last". Inside autocast they have
-        the type of autocast.
+        Feature maps [B, O, H, W] in the memory layout "channels last". Inside autocast, the maps
+        have the type of autocast.
     """
     height, width = image_BCHW.shape[2:]
     form = make_form(tiling, (height, width), before, places, weight_OCKK.dtype)

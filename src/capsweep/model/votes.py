@@ -1,19 +1,21 @@
 """Votes, the input of every routing algorithm.
 
-A child capsule votes for the pose of each parent above it. Votes hold the child poses and the vote
-weights separately, so that a fast implementation need not form the votes.
+A child capsule votes for the pose of each parent above the child. The classes of this module hold
+the child poses and the vote weights separately, so that a fast implementation of routing need not
+compute the votes themselves.
 
-All classes of votes can form local votes: at each of M positions there are J types of parents, and
-below them L children, each of which votes for the J parents. One child may be below several
-positions. All its parents at these positions then compete for the child; `divide_children` computes
-their shares of it. If the field `given_BMLJ` is set, its couplings replace the couplings that a
-variant computes.
+Both classes can compute local votes. There are M parent positions. At each parent position there
+are J types of parents, and L children are below the position. Each of these children votes for the
+J parents. A child may be below several parent positions. The parents at these positions then
+compete for the child, and `divide_children` computes the share of each parent. If the field
+`given_BMLJ` is set, its couplings replace the couplings that a routing variant computes.
 
-Pose-matrix votes are computed as sums of products, number by number, with the children last in
-memory. For 4x4 matrices this is faster than matrix products. The gradients are computed as matrix
-products; autograd would instead sum tensors of the size of the votes.
+Pose-matrix votes of 4x4 matrices are computed element by element, as sums of products, with the
+children as the last axis in memory. For such matrices this is faster than matrix products. The
+gradients are computed as matrix products, because autograd would sum tensors of the size of the
+votes.
 
-Shape letters: B batch, I children (in the convolutional form: child types at each of N positions),
+Shape letters: B batch, I children (in `ConvolutionalVotes`: child types at each of N positions),
 J parents, P child pose, D parent pose; M parent positions, K kernel offsets, L = K I children below
 one position; R S rows and columns of a pose matrix, D = R S; Q rows of a weight.
 """
@@ -27,8 +29,8 @@ from torch.autograd.function import once_differentiable
 
 from capsweep.model.routing import ReceptiveFields, coupling_softmax
 
-LARGEST_SUM = 4  # longest sum of products that is faster term by term than as a matrix product
-NUMBERS_AT_ONCE = (2**20, 2**27)  # most numbers of votes on a CPU (cache), on a GPU (memory)
+LARGEST_SUM = 4  # most terms for which sums of products are faster than a matrix product
+NUMBERS_AT_ONCE = (2**20, 2**27)  # most elements of votes: on a CPU (cache), on a GPU (memory)
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class Votes:
     Attributes:
         pose_BIP: Poses u_i of the children.
         weight_IJDP: Vote weights W_ij.
-        activation_BI: Activations of the children, for the variants that read them. None: not
-            known.
+        activation_BI: Activations of the children, for routing variants that read activations.
+            None: not known.
         given_BMLJ: Couplings given by the caller. None: the variant computes the couplings.
     """
 
@@ -56,18 +58,18 @@ class Votes:
     given_BMLJ: Tensor | None = None
 
     def dense(self) -> Tensor:
-        """Form the votes u_hat [B, I, J, D], by one matrix product per child over the batch."""
+        """Compute the votes u_hat [B, I, J, D], with one matrix product per child for the batch."""
         num_children, num_parents, parent_pose, child_pose = self.weight_IJDP.shape
         weight_IPE = self.weight_IJDP.reshape(num_children, -1, child_pose).transpose(1, 2)
         votes_IBE = torch.bmm(self.pose_BIP.transpose(0, 1), weight_IPE)  # E = J * D
         return votes_IBE.transpose(0, 1).unflatten(2, (num_parents, parent_pose))
 
     def form_local(self) -> Tensor:
-        """Form the votes [B, 1, I, J, D], with the axis of the single parent position."""
+        """Compute the votes [B, 1, I, J, D]; the axis of length 1 is the single parent position."""
         return self.dense()[:, None]
 
     def form_numbers_first(self) -> Tensor:
-        """Form the votes [B, 1, J, D, I], contiguous, with the children as the last axis."""
+        """Compute the votes [B, 1, J, D, I]; the children are the last axis, also in memory."""
         batch, (_, parents, numbers, _) = len(self.pose_BIP), self.weight_IJDP.shape
         votes_IF = self.dense().transpose(0, 1).flatten(1)  # F = B J D
         return votes_IF.T.contiguous().unflatten(0, (batch, 1, parents, numbers))
@@ -102,14 +104,14 @@ class Votes:
     def divide_children(
         self, logit_BMLJ: Tensor, norm: str = "all", none_of_the_above: bool = False
     ) -> Tensor:
-        """Compute the shares [B, 1, I, J] of each child among the parents.
+        """Compute the share of each child that goes to each parent; the result is [B, 1, I, J].
 
         Args:
             logit_BMLJ: Routing logits.
             norm: The set of parents that share a child. This option has no effect here, because
-                there is only one position.
+                there is only one parent position.
             none_of_the_above: Whether a share of each child may go to no parent. The softmax then
-                has one more slot for this share, with the logit 0.
+                has an additional logit, 0, for this share.
         """
         return coupling_softmax(logit_BMLJ, None, norm, none_of_the_above)
 
@@ -124,10 +126,10 @@ class ConvolutionalVotes:
     Attributes:
         pose_BNIRS: Pose matrices of the children of I types at N positions.
         activation_BNI: Activations of the children.
-        weight_KIJSS: Vote weights. An axis K of length 1 means that all kernel offsets share them.
-        child_MK: The child position at kernel offset k of parent position m.
-        offset_KD: Numbers to add to the votes from each kernel offset (coordinate addition), or
-            None.
+        weight_KIJSS: Vote weights. If axis K has length 1, all kernel offsets share the weights.
+        child_MK: Index of the child position at each kernel offset of each parent position.
+        offset_KD: For each kernel offset, the D numbers that coordinate addition adds to the votes.
+            None: no coordinate addition.
         given_BMLJ: Couplings given by the caller. None: the variant computes the couplings.
     """
 
@@ -143,9 +145,9 @@ class ConvolutionalVotes:
     given_BMLJ: Tensor | None = None
 
     def form_local(self) -> Tensor:
-        """Form the votes [B, M, L, J, D].
+        """Compute the votes [B, M, L, J, D].
 
-        The axis L runs over the kernel offsets, and within an offset over the child types.
+        The children of axis L are ordered by kernel offset, then by child type.
         """
         weight_KIJSS = self.weight_KIJSS.expand(self.child_MK.shape[1], -1, -1, -1, -1)
         pose_BMKIRS = self.pose_BNIRS[:, self.child_MK]
@@ -155,10 +157,10 @@ class ConvolutionalVotes:
         return votes.flatten(2, 3)
 
     def form_numbers_first(self) -> Tensor:
-        """Form the votes [B, M, J, D, L], contiguous, with the children as the last axis.
+        """Compute the votes [B, M, J, D, L]; the children are the last axis, also in memory.
 
-        If pose matrices have at most LARGEST_SUM columns, each number of a vote is computed as a
-        sum of products.
+        If pose matrices have at most LARGEST_SUM columns, each element of a vote is computed as a
+        sum of products. Otherwise the votes are computed as in `form_local`.
         """
         if self.pose_BNIRS.shape[4] > LARGEST_SUM:
             return self.form_local().permute(0, 1, 3, 4, 2).contiguous()
@@ -193,15 +195,15 @@ class ConvolutionalVotes:
     def divide_children(
         self, logit_BMLJ: Tensor, norm: str = "all", none_of_the_above: bool = False
     ) -> Tensor:
-        """Compute the shares [B, M, L, J] of each child among the parents above it.
+        """Compute the share of each child that goes to each parent; the result is [B, M, L, J].
 
         Args:
             logit_BMLJ: Routing logits.
             norm: The set of parents that share a child. "all": the parents at all positions above
-                the child. "types": the parents at one position. "positions": the parents of one
-                type at all these positions.
+                the child. "types": the parents of all types at one position. "positions": the
+                parents of one type at all positions above the child.
             none_of_the_above: Whether a share of each child may go to no parent. The softmax then
-                has one more slot for this share, with the logit 0.
+                has an additional logit, 0, for this share.
         """
         if len(self.child_MK) == 1:
             return coupling_softmax(logit_BMLJ, None, norm, none_of_the_above)
@@ -213,12 +215,12 @@ LocalVotes = Votes | ConvolutionalVotes
 
 
 def split_images(votes: LocalVotes, images: int | None = None) -> list[LocalVotes]:
-    """Split the votes of a batch into votes of fewer images each.
+    """Split the votes of a batch of images into the votes of smaller batches.
 
     Args:
         votes: Votes of all images.
-        images: Number of images in each part. None: as many as fit into the cache of a CPU or the
-            memory of a GPU.
+        images: Number of images in each smaller batch. None: as many as fit into the cache of a CPU
+            or the memory of a GPU.
     """
     if images is None:
         most = NUMBERS_AT_ONCE[votes.device.type == "cuda"]
@@ -232,7 +234,7 @@ def split_images(votes: LocalVotes, images: int | None = None) -> list[LocalVote
 
 
 class _PoseProducts(torch.autograd.Function):
-    """Pose-matrix votes V_rs = sum_q M_rq W_qs, [B, M, J, D, L], as a differentiable function."""
+    """An autograd function for votes V_rs = sum_q M_rq W_qs of shape [B, M, J, D, L]."""
 
     @staticmethod
     def forward(ctx: Any, pose_BMLRQ: Tensor, weight_LJQS: Tensor) -> Tensor:
@@ -258,8 +260,8 @@ class _PoseProducts(torch.autograd.Function):
 def _differentiate_products(ctx: Any, by_votes_BMJDL: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the gradients of poses and weights from the gradient of the votes.
 
-    With X' for the gradient with respect to X, M' = V' W^T is summed over the parents, and W' = M^T
-    V' over images and positions. Second derivatives raise an error.
+    Let X' be the gradient with respect to X. M' is the sum of V' W^T over the parents. W' is the
+    sum of M^T V' over images and positions. Second derivatives raise an error.
     """
     pose_BMLRQ, weight_LJQS = ctx.saved_tensors
     batch, positions, _, rows, _ = pose_BMLRQ.shape

@@ -19,6 +19,9 @@ def check_same_examples(ledger: Ledger, first: str, second: str) -> None:
 
     A comparison of labels is not enough, because transformed digits keep the labels of the
     original digits.
+
+    Raises:
+        UserError: If settings or digests of the test images differ.
     """
     ours, theirs = (_describe_test(ledger, signature) for signature in (first, second))
     for key in sorted(ours.keys() & theirs.keys()):
@@ -54,7 +57,8 @@ def describe_comparison(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]]
     second) with its paired bootstrap interval, and the p value of McNemar's exact test.
 
     Args:
-        predictions: Scores and labels of each cell, by signature; the first cell comes first.
+        predictions: Scores and labels of each of the two cells, by signature. The order of the
+            mapping decides which cell is called the first.
 
     Raises:
         UserError: If the labels differ, or if scores do not fit the labels.

@@ -1,9 +1,9 @@
 """Functions that make the missing shards of a data set and write `index.json` last.
 
 The content of a shard depends only on its `ShardJob` and its `ShardPart`. A file gets the name of
-its shard only when the file is complete. If the same command runs again, intact shards are kept, and
-damaged shards are made again. Besides shards and `index.json`, the folder of a data set has only the
-folder STATE, which contains a lock and a description of the data set.
+its shard only when the file is complete. If the same command runs again, intact shards are kept,
+and damaged shards are made again. Besides shards and `index.json`, the folder of a data set has
+only the folder STATE, which contains a lock and a description of the data set.
 """
 
 import errno
@@ -110,8 +110,8 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
 
     Raises:
         DataError: If the folder holds other files.
-        UserError: If the disk has too few free bytes, if `folder` is not a folder, or if the number of shards
-            is not possible.
+        UserError: If the disk has too few free bytes, if `folder` is not a folder, or if the number
+            of shards is not possible.
     """
     stores.check_folder(str(folder), "STORAGE")
     plan = MakingPlan(job, folder, divide_into_parts(job, shards))
@@ -246,7 +246,7 @@ def run_plan(
     Raises:
         UserError: If the folder cannot be created or locked, or if another process fills it.
         DataError: If the folder holds other files, or was begun with another plan.
-        Exception: Any error of `run_tasks`, except OSError and KeyboardInterrupt.
+        Exception: Any error of `run_tasks` except an OSError, which is a failure in the result.
     """
     result = MakingResult()
     with _hold_folder(plan):

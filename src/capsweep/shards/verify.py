@@ -1,8 +1,8 @@
 """Checks that shards match their manifest.
 
-A shard is verified once per node, before it is read for the first time. The user's cache then stores
-the entry of the shard in the manifest, and the size and times of its file. As long as entry, size
-and times are unchanged, later processes and runs do not hash the file again.
+A shard is verified once per node, before its first use. The user's cache then stores the entry of
+the shard in the manifest, and the size and times of its file. As long as entry, size and times are
+unchanged, later processes and runs do not hash the file again.
 """
 
 import json
@@ -75,8 +75,8 @@ def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
         shard: Entry of the shard in the manifest.
 
     Raises:
-        DataError: If the shard is missing, or if size, hash, attributes or arrays of the file differ
-            from the manifest.
+        DataError: If the shard is missing, or if its size, hash, attributes or arrays differ from
+            the manifest.
     """
     path = folder / shard.name
     check_size(folder, shard)

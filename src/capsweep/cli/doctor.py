@@ -56,7 +56,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_ray() -> Iterator[Finding]:
-    """Check that only this user can use a Ray cluster that is started on this machine."""
+    """Check that no other user can use a Ray cluster that is started on this machine."""
     mode = os.environ.get("RAY_AUTH_MODE", "token")
     cure = "anybody who reaches Ray's ports can run code as you; type export RAY_AUTH_MODE=token"
     yield Finding("ray access", f"RAY_AUTH_MODE={mode}", None if mode == "token" else cure)

@@ -32,7 +32,7 @@ ENDED = ("done", "stale", "stopped", "failed")
 class Trial:
     """A trial of a search that the ledger knows."""
 
-    point: Point  # its cell
+    point: Point  # the point with its cell
     place: Place  # the values that were drawn for it
     entry: Entry  # its entry in the ledger
     value: float | None  # its value of the search's metric; None until it has one
@@ -61,7 +61,7 @@ def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
         cells = sorted(pool.map(read_provenance, ledger.list_signatures()), key=lambda c: c[:2])
     drawn: list[tuple[Point, Place]] = []
     for _, signature, recorded in cells:
-        with suppress(ConfigError, TypeError):  # overrides of older code, or an altered file
+        with suppress(ConfigError, TypeError):  # the overrides are of older code, or were altered
             drawn += _find_place(sweep, signature, recorded)
     entries = ledger.read_entries([p.cell.signature for p, _ in drawn])
     metric = search_of(sweep).metric
@@ -122,8 +122,9 @@ def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[
     """Make the table of a search, with a row for each trial.
 
     Returns:
-        The sweep, with the rows of the table and with notes that say how settings were chosen. And
-        the points of its trials: the finished trials, the best first, then the failed trials.
+        The sweep and its points. The sweep has the row keys of the table, and notes that say how
+        settings were chosen. The points are those of finished trials, the best first, then those of
+        failed trials.
     """
     ranked = rank_trials(search_of(sweep), trials)
     failed = [trial for trial in trials if trial.entry.status == "failed"]

@@ -5,8 +5,8 @@ programs read it as a value and others as text. Stored configurations are writte
 1.1.
 
 Deep nesting would crash the process, because libyaml's composer is recursive. A few aliases can
-expand to any number of values. Parsing to a stream of events has neither danger, so the events are
-checked before values are made. A section may have each key only once.
+expand to any number of values. Parsing the text to a stream of events has neither danger, so the
+events are checked before values are made. A section may have each key only once.
 """
 
 import json
@@ -87,8 +87,8 @@ def load(text: str | bytes, loader: type[_StrictLoader] = _StrictLoader) -> Any:
     """Read one YAML document.
 
     Raises:
-        ConfigError: If the text is not YAML. If it is larger than MOST_BYTES, or nested deeper than
-            DEEPEST levels. If it has a tag or an alias, or the same key twice in a section.
+        ConfigError: If the text is not YAML, is larger than MOST_BYTES, or is nested deeper than
+            DEEPEST levels. Tags, aliases and a key twice in one section are errors too.
     """
     try:
         size = len(text) if isinstance(text, bytes) else len(text.encode())
@@ -119,7 +119,7 @@ def load_settings(text: str | bytes) -> dict[str, Any]:
 
 
 def _check_events(text: str | bytes) -> None:
-    """Raise ConfigError if the text has a tag or an alias, or is deeper than DEEPEST levels."""
+    """Raise ConfigError if the text has a tag or an alias, or is nested deeper than DEEPEST."""
     levels = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         line = event.start_mark.line + 1

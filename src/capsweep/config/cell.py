@@ -135,13 +135,13 @@ class Cell:
 
     @cached_property
     def science(self) -> dict[str, Any]:
-        """The settings that decide the numbers of the run: the configuration without logistics."""
+        """The settings that decide the results of the run: the configuration without logistics."""
         science = {key: self.config[key] for key in SCIENCE}
         return rename_targets(reduce(remove_key, LOGISTICS_INSIDE, science), MOVED_TARGETS)
 
     @cached_property
     def signature(self) -> str:
-        """A hash of the science, 16 hexadecimal digits. Equal science gives equal signatures."""
+        """A hash (16 hex digits) of the science. Cells with equal science have equal signatures."""
         before, after = self._hashed_text
         return _hash_text(f"{before}{json.dumps(self.config['seed'])}{after}")
 
@@ -153,10 +153,11 @@ class Cell:
 
     @cached_property
     def shape(self) -> str:
-        """A hash (8 hexadecimal digits) of the settings that decide time and memory of a step.
+        """A hash (8 hex digits) of the settings that decide time and memory of a training step.
 
-        The hash covers sizes, routing iterations, batch size, precision, implementation and
-        threads. It also covers the name of the loss, and whether there is a reconstruction.
+        The hash covers sizes of layers and images, routing iterations, batch size, precision,
+        implementation and threads. It also covers the name of the loss, and whether there is a
+        reconstruction.
         """
         work = reduce(remove_key, WORKLESS, self.science)
         loss = self.science["loss"]
@@ -231,7 +232,7 @@ def with_current_targets(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
-    """Copy plain data, and rename each `_target_` that `names` maps to another path."""
+    """Copy plain data; replace the path of each `_target_` that is a key of `names`."""
     if isinstance(value, Mapping):
         copy = {key: rename_targets(item, names) for key, item in value.items()}
         if isinstance(target := copy.get("_target_"), str):
@@ -241,7 +242,7 @@ def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def count_steps(cell: Cell, train_examples: int) -> int:
-    """Count the training steps of a whole run, from the number of training examples.
+    """Compute the number of training steps in the whole run of a cell.
 
     `train_examples` includes the examples that are held out for validation; the run does not train
     on these.
@@ -287,7 +288,7 @@ def remove_key(section: Mapping[str, Any], path: str) -> dict[str, Any]:
 def flatten(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return each value of a nested section by its dotted key, such as `routing.num_iters`.
 
-    A list is one value. So is an empty section.
+    A list is one value, and an empty section is one value.
 
     Args:
         section: The nested section.

@@ -208,7 +208,7 @@ def _list_inapplicable(
     """List the keys of presets that do not apply to the chosen network or routing.
 
     A recipe may set keys of capsules, and a CNN has no such keys. A preset may choose a routing and
-    set keys of this routing. If the user types another routing, that one may not have these keys.
+    set keys of this routing. If the user types another routing, that routing may lack the keys.
     The caller removes the listed keys. A key that no file of conf/ has is not listed, so that the
     key is refused later.
     """

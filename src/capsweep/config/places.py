@@ -39,7 +39,7 @@ def make_absolute(places: Mapping[str, str]) -> dict[str, str]:
 
 
 def _move_below(place: str, storage: str, other: str) -> str:
-    """Replace `storage` at the start of `place` by `other`; return a place elsewhere unchanged.
+    """Replace `storage` at the start of `place` by `other`; if it is not there, change nothing.
 
     If `other` is a URL with a query, the query stays at the end.
     """
@@ -54,7 +54,7 @@ def locate_ledger(storage: str, ledger: str | None) -> str:
 
     Args:
         storage: The value of STORAGE.
-        ledger: The value of LEDGER; None or empty: `ledger` below the storage.
+        ledger: The value of LEDGER; None or empty: the folder `ledger` in the storage.
 
     Raises:
         ConfigError: If the path or URL contains `${`.
@@ -82,7 +82,7 @@ def resolve(places: Mapping[str, str]) -> Places:
 
 
 def resolve_on_node(config: Mapping[str, Any]) -> Places:
-    """Return the absolute places on the node of a cluster that runs a cell.
+    """Return the absolute places on this machine, which is a node of a cluster.
 
     `cluster.node.storage` is the path at which the node sees `places.storage`. Places below
     `places.storage` are below this path on the node. In `cluster.node`, `~` and `$NAME` have the

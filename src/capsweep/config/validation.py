@@ -23,7 +23,7 @@ UNTYPED = ("resources.gpu", "trainer.devices", "logger.every_n_steps", "cluster.
 # Keys that take null or a number. Numbers become floats, so that 0 and 0.0 are one setting.
 REAL_OR_NULL = ("stop_accuracy", "model.initial.bias", "optim.clip_norm")
 TYPES = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
-LARGEST = 2**63 - 1  # larger whole numbers are inexact in many programs, and make some fail
+LARGEST = 2**63 - 1  # larger whole numbers are inexact in many programs; some programs fail
 LARGEST_SIZE = 10**9  # largest number at a key of `model`
 # Codes of viewpoints in smallNORB's info files: elevations are 0 to 8 for 30, 35, ... 70 degrees;
 # azimuths are in tens of degrees.
@@ -132,7 +132,7 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def _check_bounds(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a value is not allowed; the message names the first such key."""
+    """Raise ConfigError at the first value that is not allowed; the message names its key."""
     for key, rule in _read_rules().items():
         value = get(config, key)
         if (value is not None or key in UNTYPED) and not keeps_rule(value, rule):

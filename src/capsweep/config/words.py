@@ -80,7 +80,7 @@ class Word:
 
     @property
     def is_place(self) -> bool:
-        """Whether the value is a path or URL. A path is valid only on this machine."""
+        """Whether the word sets a key of `places`, so that its value is a path or a URL."""
         return self.key.startswith("places.")
 
 
@@ -181,7 +181,7 @@ def read_makeflags(flags: str) -> list[str]:
 
 
 def find_target(arguments: Sequence[str]) -> str:
-    """Return the target of make that runs the command in `arguments`; empty if it has none."""
+    """Return the target of make that runs the command in `arguments`; empty if no command."""
     names = [w for w in arguments if not (w.startswith("-") or NAME.fullmatch(w))][:2]
     targets = {" ".join(command): target for target, command in COMMANDS.items()}
     return targets.get(" ".join(names), names[0] if names else "")

@@ -135,9 +135,10 @@ class BenchReport:
     def format_page(self) -> str:
         """Return the report as a list in Markdown, for a page.
 
-        The list has an item for each measurement with a bar. It also shows each table that has
-        several rows but only one case: an item for each column of floats, with the numbers of all
-        rows. Columns of DETAILS are left out, and so are columns with the same value in all rows.
+        The list has an item for each measurement with a bar. For each table that has several rows
+        but only one case, the list also has an item for each column of floats. This item has the
+        numbers of all rows. Columns of DETAILS are left out, and so are columns with the same value
+        in all rows.
         """
         lines = [one.as_line() for one in self.numbers if one.bar is not None]
         for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):

@@ -68,8 +68,8 @@ def compare(
     exception, the report gets a fault instead of a row.
 
     In the rows, `peak MB` is the largest memory in use since the warm-up: on a CPU the resident
-    memory of the process, on a GPU the memory that torch has reserved. `extra MB` is the
-    amount by which the timed calls raised this peak.
+    memory of the process, on a GPU the memory that torch has reserved. `extra MB` is the amount by
+    which the timed calls raised this peak.
 
     Args:
         report: Report to which rows and faults are added.
@@ -194,7 +194,7 @@ def _prepare_candidate(candidate: Candidate, threads: int) -> Results:
 
 
 def _warm_up() -> None:
-    """Call the candidate until its CUDA graphs are captured; then start to measure the memory."""
+    """Call the candidate often enough to capture CUDA graphs; then start to measure memory."""
     for _ in range(1 + CHECKED):
         _prepared[0]()
     devices.start_memory_peak()

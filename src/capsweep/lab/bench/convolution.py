@@ -34,7 +34,8 @@ BARS = ((CASE, TRANSFORMED, "over before", 2.8),)
 TOLERANCE = 1e-5
 
 
-# Kernels and images are square. There is no padding. Inputs and outputs have equally many channels.
+# Kernels and images are square. There is no padding. The input and the output have the same number
+# of channels.
 NAMES = ("channels", "kernel", "stride", "pixels", "images")
 PRIMARY, SMALL = (256, 9, 2, 20, 128), (4, 5, 1, 16, 4)
 WINDOWS = ((5, 1, 16), (5, 2, 20), (9, 1, 16), (9, 2, 20))

@@ -4,7 +4,7 @@ Images have the size of MNIST. They show noise or the small digits of `dataset.s
 because the speed does not depend on the pixels. Each rate comes from the median time of several
 calls. Calls that are compared take turns.
 
-Shape letters: N examples, C H W image.
+Shape letters: N examples, C channels, H height, W width.
 """
 
 import os
@@ -35,7 +35,7 @@ from capsweep.training.devices import using_threads
 BATCHES = (128, 1000)
 CORE_BAR = 300_000  # examples per second, on one core
 Timed = tuple[str, Callable[[], object], int]  # name, function, lowest allowed examples/s
-DEVICE_BAR = 2_000_000  # examples/s; this takes 3 % of a step at 60,000 images/s
+DEVICE_BAR = 2_000_000  # examples/s; composing then takes 3 % of a step at 60,000 images/s
 
 
 def make_noise(count: int) -> LabelledImages:
@@ -82,7 +82,7 @@ def measure_rates(
     """Time calls in turns, in this process with one thread.
 
     Args:
-        calls: Name, function and lowest allowed rate of each call.
+        calls: Name, function and lowest allowed rate (examples/s) of each call.
         examples: Number of examples that one call handles.
         budget: Minimum duration of all rounds together, in seconds.
         least: Minimum number of rounds.

@@ -34,7 +34,7 @@ CORE_BARS = (
 GPU_BARS = ((BOTH, "fast", "over bmm", 1.0), (BOTH, "triton", "over fast", 1.0))
 MEMORY_BAR = 1 / 8  # largest allowed (extra memory of `fast`) / (extra memory of `textbook`)
 Sizes = tuple[int, int, int, int, int, int]  # B, I, J, P, D, T
-TOLERANCE = 1e-3  # for float32, because the gradient of the weights is a sum over all images
+TOLERANCE = 1e-3  # large, because the gradient of the weights is a float32 sum over all images
 
 
 def route_by_textbook(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
@@ -57,8 +57,8 @@ def route_by_textbook(votes: Votes, num_iters: int, bias_JD: Tensor | None = Non
 def route_by_bmm(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
     """Route by procedure 1 with batched matrix products.
 
-    Votes are stored as [B, J, I, D], so that weighted sums and agreements are matrix products. The
-    first couplings are constant, and logits are updated in every iteration except the last.
+    Votes are stored as [B, J, I, D], so that weighted sums and agreements are matrix products. In
+    the first iteration all couplings are 1 / J. The last iteration does not update the logits.
     """
     votes_BJID = votes.dense().transpose(1, 2).contiguous()
     batch, parents, children, _ = votes_BJID.shape
@@ -83,7 +83,7 @@ def replace_routing(network: nn.Module, route: Route) -> None:
     """Make all dynamic routing layers of a network use the routing function of a baseline.
 
     The function gets the votes, the number of iterations and the bias. All other options of a
-    routing layer are ignored. If a network sets other options, its results differ from the
+    routing layer are ignored. If a network sets one of these options, its results differ from the
     reference.
     """
     layers: list[Any] = [m for m in network.modules() if isinstance(m, dynamic.DynamicRouting)]

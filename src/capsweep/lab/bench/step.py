@@ -2,8 +2,8 @@
 
 The networks are the CapsNet of the paper, all networks with large convolutions, and matrix capsules
 with EM routing. On a GPU, steps are captured as CUDA graphs, unless the name of the candidate
-contains `eager`. Baselines are never captured. They use torch's default settings, so a GPU rounds
-their convolutions to TF32.
+contains `eager`. Steps of baselines are never captured. Baselines use torch's default settings, so
+a GPU rounds their convolutions to TF32.
 """
 
 from collections.abc import Iterator, Mapping
@@ -142,7 +142,7 @@ def measure_step(is_quick: bool = False) -> BenchReport:
 
 
 def list_candidates(ways: Mapping[str, Way], images: int) -> dict[str, Candidate]:
-    """Return a candidate for each way to train, with the same name."""
+    """Return a candidate for each way to train, under the name of the way."""
     candidates = {}
     for name, way in ways.items():
         prepare = partial(StepTraining, way, images)

@@ -26,7 +26,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def run_bench(parsed: argparse.Namespace) -> int:
-    """Run the named benchmarks and print their tables; with `--publish`, also write a page.
+    """Run the named benchmarks and print their tables; with `--publish`, write them to a page too.
 
     Returns:
         The exit status: 1 if a bar is missed, else 0. With `--quick` the exit status is always 0,

@@ -1,7 +1,8 @@
-"""The commands `capsweep eval NAME CELL`, which draws a figure, and `capsweep eval figures SWEEP`.
+"""The commands `capsweep eval NAME CELL` and `capsweep eval figures SWEEP`, which draw figures.
 
-`capsweep eval figures SWEEP` draws the missing figures of a sweep. To add a figure, add an entry to
-FIGURES. The entry names a module of `lab.evaluation.figures`. Add this function to that module:
+The first command draws the figure NAME of one cell. The second command draws the missing figures of
+a sweep. To add a figure, add an entry to FIGURES. The entry names a module of
+`lab.evaluation.figures`. Add this function to that module:
 
     draw_NAME(loader, signature, options)       yields the drawings of a cell
 

@@ -18,7 +18,7 @@ class DamageError(DataError):
 
 
 class NodeError(UserError):
-    """A node of a cluster that cannot run the cells of this sweep. Another node may be able to."""
+    """A node of a cluster that cannot run the cells of this sweep. Other nodes may run them."""
 
 
 class UnreachableError(ConfigError):
@@ -26,7 +26,7 @@ class UnreachableError(ConfigError):
 
 
 class NotApplicableError(UserError):
-    """An evaluation that a cell's network or data set does not allow. The cell has no fault."""
+    """An evaluation that is impossible for a cell's network or data set. The cell is sound."""
 
 
 class AccuracyNotReachedError(RuntimeError):
@@ -42,7 +42,7 @@ class NonFiniteLossError(RuntimeError):
 
 
 class CodeChangedError(RuntimeError):
-    """An edit of capsweep's code during a sweep. The cell ends, but does not count as failed."""
+    """A worker's code differs from its driver's. The cell ends, but does not count as failed."""
 
 
 # torch and the system report a lack of memory only in the text of a RuntimeError or OSError.

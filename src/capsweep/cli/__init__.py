@@ -1,3 +1,3 @@
-"""The commands of `capsweep`; each module has one command, or a group of them."""
+"""The commands of `capsweep`. A module has one command or a group of commands."""
 
 from capsweep.cli.program import main as main

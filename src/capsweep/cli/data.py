@@ -25,15 +25,15 @@ from capsweep.shards.reader import declare_data_set
 from capsweep.storage.stores import is_url
 from capsweep.training import build
 
-SHARDS = "multimnist_shards"  # the data set of conf/ that reads MultiMNIST
+SHARDS = "multimnist_shards"  # the file of conf/dataset that reads a MultiMNIST made of shards
 
 
 def prepare_job(name: str, overrides: Sequence[str], pairs: int | None) -> ShardJob:
-    """Read the source images of a data set, and return the job that makes it (data_prep/NAME.py).
+    """Return the job that makes a data set (data_prep/NAME.py), after reading its source images.
 
     Args:
         name: The name of the data set.
-        overrides: Overrides of its configuration.
+        overrides: Overrides of the configuration of the data set.
         pairs: The value of PAIRS; None for the default.
 
     Raises:
@@ -57,7 +57,7 @@ def _list_places(parsed: argparse.Namespace) -> list[str]:
 
 
 def _find_data(overrides: Sequence[str]) -> str:
-    """Return the folder of all data sets: from overrides of `places`, or else the default."""
+    """Return the folder of all data sets, which an override of `places` can set."""
     return compose.cell([t for t in overrides if t.startswith("places.")]).config["places"]["data"]
 
 
@@ -94,7 +94,7 @@ def _read_count(parsed: argparse.Namespace, name: str) -> int | None:
 
 
 def _choose_runner(parsed: argparse.Namespace) -> TaskRunner:
-    """Return the function that makes shards, here or on Ray (EXECUTOR, RAY_ADDRESS)."""
+    """Return the function that makes shards here or on Ray, as EXECUTOR and RAY_ADDRESS say."""
     if parsed.executor == "local" and parsed.ray_address is None:
         return making.run_locally
     if parsed.executor != "ray":
@@ -143,7 +143,9 @@ def _describe_result(plan: MakingPlan, result: MakingResult, data: str) -> Itera
 
 
 def _make_train_command(folder: Path, manifest: Manifest, data: str) -> str:
-    """Return the command that trains on a MultiMNIST of shards.
+    """Return the command that trains on a data set of shards.
+
+    If the data set is not a MultiMNIST, return a text that says that there is no command.
 
     Args:
         folder: The folder of the shards.

@@ -23,7 +23,7 @@ from capsweep.storage.stores import join
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
-    """Return STORAGE: the typed value, else that of the environment, else the folder `outputs`."""
+    """Return the storage: the typed STORAGE, else the environment's STORAGE, else `outputs`."""
     return parsed.storage or os.environ.get("STORAGE", "outputs")
 
 
@@ -43,7 +43,7 @@ def _as_json(signature: str, entry: Entry) -> dict[str, Any]:
 
 
 def run_ls(parsed: argparse.Namespace) -> None:
-    """Print the chosen cells, one on a line, the newest last, or as JSON."""
+    """Print the chosen cells, one on each line with the newest last; with --json, print JSON."""
     ledger = open_ledger(parsed)
     settings = [text for text in parsed.filters if "=" in text]
     if any(text.startswith("status=") for text in settings):
@@ -129,7 +129,7 @@ def run_compare(parsed: argparse.Namespace) -> None:
 
 
 def run_failures(parsed: argparse.Namespace) -> None:
-    """Print failed cells by cause: all of them, or those that the typed settings choose."""
+    """Print failed cells by cause: all failed cells, or those that the typed settings choose."""
     ledger = open_ledger(parsed)
     listed = listing.list_cells(ledger, ledger.list_signatures())
     cells = listing.select_cells(listed, map(_choose_sweep, parsed.filters))
@@ -142,14 +142,14 @@ def run_failures(parsed: argparse.Namespace) -> None:
 
 
 def _choose_sweep(text: str) -> str:
-    """Return a setting unchanged, and the name or file of a sweep as the setting `sweep=NAME`."""
+    """Convert the name or file of a sweep to `sweep=NAME`; return a setting unchanged."""
     from capsweep.config.overrides import render
 
     return text if "=" in text else render("sweep", PurePath(text.removesuffix(".yaml")).name)
 
 
 def _print_failure(ledger: Ledger, group: Sequence[listing.ListedCell]) -> None:
-    """Print a group of cells that failed for the same reason, with the details of the first."""
+    """Print a group of cells that failed for the same reason, and details of the first cell."""
     from capsweep.sweep import reproduce
 
     first, cause = group[0].signature, str(group[0].entry.cause)
@@ -190,7 +190,7 @@ def run_rm(parsed: argparse.Namespace) -> None:
             raise UserError(f"{signature} is being run by {entry.owner}; stop that process first")
         try:
             ledger.store.remove(folder_of(signature))
-        except OSError as error:  # this error names only a file, without its folder
+        except OSError as error:  # the message of this error names a file without its folder
             raise UserError(f"{ledger.locate_files(signature)}: {error.strerror}") from error
         print(f"removed {signature} ({entry.status})")
 
@@ -211,7 +211,7 @@ def run_release(parsed: argparse.Namespace) -> None:
 
 
 def run_gc(parsed: argparse.Namespace) -> None:
-    """Remove files that nothing needs, or only list them (--dry-run)."""
+    """Remove files that nothing needs; with --dry-run, only list these files."""
     ledger = open_ledger(parsed)
     items = list(upkeep.find_garbage(ledger, places.locate_folder(find_storage(parsed))))
     for item in items:
@@ -248,7 +248,7 @@ def run_import(parsed: argparse.Namespace) -> None:
 
 
 def run_reproduce(parsed: argparse.Namespace) -> int:
-    """Print the command that repeats a cell; with --run, run it and compare the metrics.
+    """Print the command that repeats a cell; with --run, repeat the cell and compare metrics.
 
     Returns:
         1 if a metric differs, else 0.
@@ -281,7 +281,9 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
 
 
 def _list_settings(parsed: argparse.Namespace) -> list[str]:
-    """Return the typed overrides, after a check that they only say how to run the cell.
+    """Check that the typed overrides only say how to run the cell, and return the overrides.
+
+    DATA_DIR is returned as one more override.
 
     Raises:
         UserError: An override would change the cell, or where it is stored.

@@ -18,7 +18,7 @@ from capsweep.storage.files import hash_open_file, open_plain_file, write_text
 EXAMPLES = Path("docs", "examples", "new")
 # Words that a command line or a YAML file does not read as a name.
 RESERVED = ("false", "inf", "nan", "no", "none", "null", "off", "on", "true", "yes")
-LONGEST = 24  # characters of a name, so that code lines stay below 100 characters
+LONGEST = 24  # most characters of a name, so that lines of code stay below 100 characters
 # The commands to type next: a test, a short training, a sweep.
 TRAIN = 'train ARGS="KIND=NAME debug=fast"'
 COMMANDS = {
@@ -35,7 +35,7 @@ COMMANDS = {
 
 
 def run_new(parsed: argparse.Namespace) -> None:
-    """Write the files, and print their names and the commands to type next."""
+    """Write the new files, and print their names and the commands to type next."""
     kind, checkout = parsed.kind, package_files.CHECKOUT
     if not (checkout / EXAMPLES).is_dir():
         raise UserError(
@@ -88,7 +88,7 @@ def describe_file(path: Path | None, axes: str | None) -> dict[str, str]:
 
     Args:
         path: The .npz file; None if --file was not typed.
-        axes: The order of the image axes, `chw` or `hwc`; None to infer it from the shape.
+        axes: The order of the image axes, `chw` or `hwc`; None to infer the order from the shape.
 
     Raises:
         UserError: There is no file, its name is not allowed, or its arrays are not valid.

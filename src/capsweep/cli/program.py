@@ -1,8 +1,8 @@
 """The `capsweep` program: its commands, their options, and the exit status of each error.
 
-The function `run_NAME` runs the command NAME. It is in the module with the name of the command or
-of its group, or in the module that MODULES gives. The module is imported only when the command is
-typed, so that `--help` is fast. More commands are found by listing the folder of the package LAB.
+The function `run_NAME` runs the command NAME. The module of this function has the name of the
+command or of the command's group, or the name that MODULES gives. The module is imported only when
+the command is typed, so that `--help` is fast. Modules of the package LAB declare more commands.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from capsweep.storage.scratch import make_scratch_prefix
 # Exit statuses: 2 is that of argparse, 130 and 141 are those of shells (Ctrl-C, SIGPIPE), 70 and 74
 # those of sysexits.h (EX_SOFTWARE, EX_IOERR).
 BAD_INPUT, INTERRUPTED, UNEXPECTED, IO_ERROR, PIPE_CLOSED = 2, 130, 70, 74, 141
-LONGEST = 300  # characters of an exception's text in a message
-# Names, or beginnings of names, of the environment variables that capsweep reads.
+LONGEST = 300  # most characters of an exception's text in a message
+# The environment variables that capsweep reads have a name that begins with one of these.
 VARIABLES = ("WANDB_", "RAY_", "CAPSWEEP_", "AWS_", "STORAGE", "DATA_DIR")
 
 Option: TypeAlias = tuple[str, dict[str, Any]]  # its name, and keyword arguments of `add_argument`
@@ -35,7 +35,7 @@ Command: TypeAlias = tuple[str, Sequence[Option]]  # its help line, and its opti
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Return an argparse type for whole numbers that are at least `least`."""
+    """Return an argparse type that accepts whole numbers >= `least`."""
 
     def parse_number(text: str) -> int:
         if not text.removeprefix("-").isdecimal() or int(text) < least:
@@ -135,7 +135,7 @@ GROUPS = {
 }
 
 
-# The module that runs a command, where the module has another name than the command.
+# The module that runs a command, for commands whose module has another name.
 MODULES = {**dict.fromkeys(("attach", "status", "stop"), "sweep"), "info": "plan"}
 
 
@@ -151,12 +151,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command line, in which words such as SEEDS=3 may be anywhere.
 
     Returns:
-        The options, with an attribute for each short name of the command (None if it was not
-        typed), and the typed short names with their values in the attribute `words`.
+        The options. Each short name of the command, in lower case, is an attribute with the typed
+        value, else the default, else None. The attribute `words` has the typed short names with
+        their values.
 
     Raises:
         UserError: A command or option is unknown.
-        words.WordError: A short name is unknown, or typed twice.
+        words.WordError: A short name is unknown, or was typed twice.
     """
     parser, target = make_parser(), words.find_target(arguments)
     values, others = words.split_words(target, arguments)
@@ -180,11 +181,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _separate_name(parsed: argparse.Namespace, field: str, named: str, default: str | None) -> None:
-    """Separate the name of a sweep or data set from the overrides, typed in any order.
+    """Separate the name of a sweep or data set from the overrides, which may be in any order.
 
     Args:
-        parsed: The options; `field` and `overrides` are replaced.
-        field: The attribute of the name: "sweep" or "name".
+        parsed: The options. The attributes `field` and `overrides` are replaced.
+        field: The attribute that holds the name: "sweep" or "name".
         named: The value of SWEEP or DATASET, or empty.
         default: The name if none was typed.
 
@@ -263,8 +264,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             line of this process.
 
     Returns:
-        The exit status: 0, 1 (a cell failed), 2 (bad input), 3 (a time limit left cells out), 70
-        (an error of capsweep), 74 (I/O error), 130 (Ctrl-C) or 141 (the output pipe is closed).
+        The exit status: 0, 1 (a cell or check failed), 2 (bad input), 3 (a time limit left cells
+        out), 70 (an error of capsweep), 74 (I/O error), 130 (Ctrl-C) or 141 (the output pipe is
+        closed).
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--make"]:  # a target and its ARGS follow; MAKEFLAGS has the words
@@ -284,7 +286,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_reported(arguments: list[str]) -> int:
-    """Run a command, print its error in one line, and return the exit status."""
+    """Run a command, print an error in one line, and return the exit status.
+
+    Raises:
+        OSError: The system reported an error; `main` prints it.
+    """
     try:
         return _run_command(arguments)
     except (UserError, words.WordError) as error:
@@ -321,7 +327,7 @@ def _report_os_error(error: OSError) -> int:
 def _keep_traceback(error: Exception) -> str:
     """Write the traceback of an error to a temporary file, and return the name of the file.
 
-    If no file can be written, return a text that says why.
+    If no file can be written, return the reason instead.
     """
     text = "".join(traceback.format_exception(error)).encode(errors="backslashreplace")
     try:
@@ -351,7 +357,7 @@ def _run_command(arguments: list[str]) -> int:
 
 
 def _clean_variables() -> None:
-    """Unset empty variables of VARIABLES, and strip blanks and newlines from the others."""
+    """Unset the variables of VARIABLES that are empty, and strip blanks from the others."""
     for name in [name for name in os.environ if name.startswith(VARIABLES)]:
         if value := os.environ.pop(name).strip():
             os.environ[name] = value

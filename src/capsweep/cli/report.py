@@ -26,21 +26,21 @@ from capsweep.sweep.spec import Sweep
 
 @dataclass(frozen=True)
 class SweepReport:
-    """The table of a sweep, the ledger of its cells, and the places for its files."""
+    """The table of a sweep, the ledger of its cells, and the locations of its files."""
 
     table: ResultTable  # the table as numbers
     formatted: FormattedTable  # the table as text
     ledger: Ledger  # the cells from which the table was made
-    places: Places  # the report's files are written below `places.storage`
+    places: Places  # the locations of a cell's files; reports are written below `places.storage`
 
     @property
     def is_empty(self) -> bool:
-        """Whether no cell has finished or failed."""
+        """Whether the table is empty, because no cell has finished or failed."""
         return not any(g.by_seed or g.causes or g.unmeasured for g in self.table.groups)
 
 
 def run_report(parsed: argparse.Namespace) -> int:
-    """Print the table of a sweep, and write its files.
+    """Print the table of a sweep, and write the files of its report.
 
     Returns:
         1 if a file could not be written, else 0.
@@ -99,7 +99,7 @@ def write_and_print(report: SweepReport, console: Console, as_json: bool = False
 
 
 def _write_files(report: SweepReport, folder: Path) -> None:
-    """Write a table as Markdown, LaTeX and CSV, and its page."""
+    """Write the table of a report as Markdown, LaTeX, CSV and an HTML page."""
     built, formatted = report.table, report.formatted
     short = formatted_table.format_table(built, cause=formatted_table.shorten_cause)
     write_text(folder / "table.md", render.render_markdown(built, formatted))
@@ -109,7 +109,7 @@ def _write_files(report: SweepReport, folder: Path) -> None:
 
 
 def _print_report(report: SweepReport, console: Console) -> None:
-    """Print the question, the warnings, the table and its notes."""
+    """Print the question, the warnings, the table, and the notes below the table."""
     sweep = report.table.sweep
     for text in (sweep.question, *report.formatted.warnings):
         terminal.print_paragraph(console, text)

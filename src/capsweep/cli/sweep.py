@@ -23,7 +23,7 @@ from capsweep.sweep.spec import Sweep
 if TYPE_CHECKING:  # it imports Ray
     from capsweep.cluster.client import Jobs, SweepJob
 
-# The exit status of Ctrl-C, so that a script that waits for the sweep stops too.
+# The exit status of Ctrl-C. It also stops a script that waits for the sweep.
 DETACHED = STOPPED = 130
 KILLED = 128  # plus the number of the signal, as in a shell
 
@@ -38,7 +38,7 @@ def run_sweep(parsed: argparse.Namespace) -> int:
         values, overrides = split_words("sweep", there)
         parsed = argparse.Namespace(**{**vars(parsed), "words": values, "overrides": overrides})
         sweep, points, config = _load(parsed)
-    options = _read_options(parsed, sweep)  # read early, so that no error ends in a job's log
+    options = _read_options(parsed, sweep)  # read before a job is submitted, to print errors here
     cluster = config["cluster"]
     is_driven_here = parsed.here or parsed.shard is not None or parsed.executor == "local"
     if cluster.get("launcher") is not None and not is_driven_here:
@@ -62,8 +62,8 @@ def _load(parsed: argparse.Namespace) -> tuple[Sweep, list[Point], Mapping[str, 
     """Read a sweep and its points.
 
     Returns:
-        The sweep, its points (`expand.list_points`), and the configuration of the first point,
-        which says where the sweep runs.
+        The sweep, its points (`expand.list_points`), and the configuration of the first point. This
+        configuration says where the sweep runs.
     """
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides, parsed.here)
     points = expand.list_points(sweep)
@@ -118,7 +118,7 @@ def _run_here(
 def _submit_to_slurm(
     parsed: argparse.Namespace, config: Mapping[str, Any], options: RunOptions
 ) -> int:
-    """Write the script of a Slurm job and submit it, or print it (--dry-run)."""
+    """Write and submit the script of a Slurm job; with --dry-run, only print the script."""
     from capsweep.cluster import slurm
 
     cluster, is_array = config["cluster"], parsed.executor == "array"
@@ -138,8 +138,14 @@ def _submit_to_slurm(
 
 
 def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int:
-    """Submit a sweep, or find the job that runs it already; attach unless --detach was typed."""
-    # Any other executor would train on the head node, or lose its results there.
+    """Submit a sweep as a job, or find the job that runs the sweep already.
+
+    Then print the output of the job until it ends, unless --detach was typed.
+
+    Returns:
+        The exit status: 0 with --detach, else that of `watch_job`.
+    """
+    # Any executor but `ray` would train on the head node, or lose the results there.
     _check_executor(parsed, config["cluster"])
     jobs = open_jobs(config["cluster"])
     words = driver.make_inner_command(parsed.sweep, _list_words(parsed), config)
@@ -179,7 +185,7 @@ def _open_named_jobs(parsed: argparse.Namespace) -> "Jobs":
 
 
 def run_attach(parsed: argparse.Namespace) -> int:
-    """Print the output of a sweep's job until it ends, and return its exit status."""
+    """Print the output of a sweep's job until the job ends, and return the exit status."""
     jobs = _open_named_jobs(parsed)
     return watch_job(jobs, driver.find_job(jobs, parsed.sweep))
 
@@ -197,10 +203,11 @@ def run_stop(parsed: argparse.Namespace) -> None:
 
 
 def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
-    """Print the output of a job until it ends.
+    """Print the output of a job until the job ends.
 
     Returns:
-        The exit status of the job's driver, or DETACHED, STOPPED, or KILLED plus a signal.
+        DETACHED after Ctrl-C, STOPPED if the job was stopped, KILLED plus the number of the signal
+        that killed the driver, else the exit status of the driver.
 
     Raises:
         ConfigError: The driver could not start; the message says why.

@@ -1,8 +1,8 @@
 """`capsweep train`: train one cell.
 
-Hydra prints the help and the configuration (`--cfg`), and completes overrides in a shell. All
-overrides are checked by capsweep's own composition first, because its errors are one line and name
-the key.
+Hydra prints the help and the configuration (`--cfg`), and completes overrides in a shell. Before
+Hydra runs, capsweep composes the typed overrides itself, because its own errors are one line and
+name the key.
 """
 
 import os
@@ -66,8 +66,8 @@ def _ignore_config(_: DictConfig) -> None:
 def _check_arguments(arguments: Sequence[str], options: set[str]) -> None:
     """Raise ConfigError for options that are unknown, and for settings of Hydra itself.
 
-    Hydra would print an error of many lines for an unknown option. With its own settings, it would
-    use another configuration.
+    For an unknown option, Hydra would print an error of many lines. With settings of Hydra itself,
+    Hydra would use another configuration.
     """
     for option in options - OPTIONS:
         cure = "`capsweep train --help` lists the options; for many runs, use capsweep sweep"

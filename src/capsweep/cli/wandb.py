@@ -38,7 +38,7 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
 
 
 def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
-    """Return the content of a workspace: cells, and the keys in which they differ."""
+    """Return the content of a workspace: cells, and the keys in which the cells differ."""
     configs = [point.cell.config for point in points]
     known = [point for point in points if not point.waits]
     if len(known) < len(points):
@@ -56,7 +56,7 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
 
 
 def run_sync(parsed: argparse.Namespace) -> int:
-    """Upload the cells that W&B does not have, and return 1 if one could not be uploaded."""
+    """Upload the cells that W&B does not have; return 1 if an upload failed, else 0."""
     storage, ledger = places.locate_folder(find_storage(parsed)), open_ledger(parsed)
     server, console = mode.read_server_url(), terminal.make_console(stderr=parsed.json)
     cells = [find_signature(ledger, prefix) for prefix in parsed.signature]
@@ -77,7 +77,7 @@ def run_sync(parsed: argparse.Namespace) -> int:
 
 
 def _result_lines(server: str, result: SyncResult) -> Iterator[str]:
-    """Yield the lines that say which cells were uploaded and which were not."""
+    """Yield lines that say how many cells were uploaded, and how many were not."""
     if not (result.waiting or result.synced or result.live or result.faults):
         yield "no cell of this ledger was tracked with W&B"
         return

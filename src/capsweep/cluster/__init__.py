@@ -1,1 +1,1 @@
-"""Sweeps on clusters: as jobs of a running Ray, and as batch jobs and arrays of Slurm."""
+"""Sweeps on clusters: as jobs of a running Ray cluster, or as batch jobs or job arrays of Slurm."""

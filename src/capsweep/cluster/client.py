@@ -1,7 +1,7 @@
 """A client for the jobs of a Ray cluster. Only this file sends requests to Ray's job server.
 
-The token (from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token) is sent in the
-Authorization header of every request.
+Every request has an Authorization header with the token. The token is read from RAY_AUTH_TOKEN,
+from the file RAY_AUTH_TOKEN_PATH, or from ~/.ray/auth_token.
 """
 
 import logging
@@ -26,18 +26,18 @@ from ray.job_submission import JobSubmissionClient
 
 from capsweep.errors import ConfigError, UnreachableError
 
-for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second has a level of its own
+for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second sets its own level
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-ANSWER_SECONDS = 5.0, 60.0  # timeouts: to connect, and between two parts of an answer
-LOCAL_SERVER = "http://127.0.0.1:8265"  # Ray's default; also the end of an ssh tunnel
+ANSWER_SECONDS = 5.0, 60.0  # to connect; between two parts of an answer
+LOCAL_SERVER = "http://127.0.0.1:8265"  # Ray's default; also for ssh tunnels
 KEY = "RAY_ADDRESS or cluster.jobs"
 WORKER_COMMAND = "--python_worker_command="  # an option of a raylet
 JOB_ID = re.compile(r"(?P<name>capsweep-(?P<sweep>.+)-[0-9a-f]{8})-(?P<number>[0-9]+)")
 
 
 def is_url(address: str | None) -> bool:
-    """Return whether an address is the URL of a job server rather than Ray's own host:port."""
+    """Return whether an address is a URL. A job server has a URL; Ray itself has host:port."""
     return address is not None and address.startswith(("http://", "https://"))
 
 
@@ -46,12 +46,12 @@ class SweepJob:
     """A job that runs a sweep on a cluster.
 
     Attributes:
-        id: Ray's id of the job, `NAME-NUMBER`.
-        name: Name of the command that the job runs, `capsweep-SWEEP-HASH`. Equal commands have
+        id: Ray's id of the job: `name`, a hyphen and `number`.
+        name: Name of the job's command, in the form `capsweep-SWEEP-HASH`. Equal commands have
             equal names.
-        sweep: Name of the sweep, as it is written in the id.
-        number: Number of this run of the command, from 1.
-        details: Ray's `JobDetails`.
+        sweep: Name of the sweep, with `-` in place of characters that a URL cannot have.
+        number: 1 for the first run of the command, 2 for the second, and so on.
+        details: Ray's `JobDetails`, such as status and start time.
     """
 
     id: str
@@ -62,15 +62,18 @@ class SweepJob:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the job has ended."""
+        """Whether the job has ended: it succeeded, failed or was stopped."""
         return self.details.status.is_terminal()
 
 
 class Jobs(JobSubmissionClient):
     """A client that submits, finds and stops the jobs of one cluster.
 
-    The methods raise UnreachableError if nothing answers at the address. They raise ConfigError
-    with Ray's reason if the server refuses a request.
+    The methods raise UnreachableError if nothing answers at the address. If the server refuses a
+    request, the methods raise ConfigError with Ray's reason.
+
+    Args:
+        address: URL of the job server.
     """
 
     def __init__(self, address: str) -> None:
@@ -88,16 +91,16 @@ class Jobs(JobSubmissionClient):
         raise ConfigError(f"{self.address}: {_choose_line(r.text)}")
 
     def list_sweeps(self) -> list[SweepJob]:
-        """Return all jobs of the cluster that run or ran sweeps, the newest last."""
+        """Return the cluster's jobs of sweeps, both running and ended, the newest last."""
         jobs = [_read_job(d) for d in self.list_jobs() if JOB_ID.fullmatch(d.submission_id or "")]
         return sorted(jobs, key=lambda job: (job.details.start_time or 0, job.id))
 
     def read_job(self, job_id: str) -> SweepJob:
-        """Return a job with its present state."""
+        """Ask the server for a job, and return the job in its present state."""
         return _read_job(self.get_job_info(job_id))
 
     def read_log(self, job_id: str) -> str:
-        """Return the output of a job so far; empty if the job has no log or its node is gone."""
+        """Return the output of a job so far; empty if the log or the node of the job is missing."""
         try:
             return self.get_job_logs(job_id)
         except UnreachableError:
@@ -106,7 +109,7 @@ class Jobs(JobSubmissionClient):
             return ""
 
     def find_python(self) -> str:
-        """Return the path of the Python of Ray's workers on the head node; `python` if unknown."""
+        """Return the path of the Python of Ray's workers on the head; if unknown, `python`."""
         nodes = self._do_request("GET", "/nodes?view=summary").json()["data"]["summary"]
         heads = [node.get("cmdline") or () for node in nodes if node["raylet"].get("isHeadNode")]
         starts = [word for words in heads for word in words if word.startswith(WORKER_COMMAND)]
@@ -116,12 +119,20 @@ class Jobs(JobSubmissionClient):
 def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
     """Return a client for the jobs of a cluster.
 
-    The URL of the job server is `cluster.address` if this is a URL, else `cluster.jobs`. If
-    `cluster.jobs` is not set, the URL is LOCAL_SERVER for the address `auto`. For other addresses,
-    the head of the cluster is asked for the URL.
+    The URL of the job server is the first of these that applies:
+
+    - `cluster.address`, if it is a URL;
+    - `cluster.jobs`, if it is set;
+    - LOCAL_SERVER, if `cluster.address` is `auto`;
+    - the URL that the head at `cluster.address` gives.
+
+    Args:
+        cluster: The section `cluster` of the configuration.
 
     Raises:
-        ConfigError: The cluster has no job server, or the URL has a password.
+        ConfigError: The cluster has no job server, no head answers at the address, the URL is
+            invalid or has a password, or the server refuses the request.
+        UnreachableError: Nothing answers at the URL.
     """
     url, head = cluster["jobs"], cluster["address"]
     if cluster.get("launcher") is not None or url is head is None:
@@ -144,13 +155,14 @@ def open_jobs(cluster: Mapping[str, Any]) -> Jobs:
 
 
 def _find_server(address: str) -> str:
-    """Ask the head of a cluster for the URL of its job server.
+    """Ask the head of a cluster for the URL of the job server, and return the URL.
 
     Args:
         address: Address of the head, as host:port.
 
     Raises:
-        ConfigError: No head answers at the address, or the cluster has no job server.
+        ConfigError: No head answers at the address, the head refuses the token, or the cluster has
+            no job server.
     """
     try:
         ray_start.check_listening(address)  # Ray itself would retry for many minutes
@@ -176,7 +188,10 @@ def _find_server(address: str) -> str:
 
 @contextmanager
 def _named_faults(address: str) -> Iterator[None]:
-    """Translate errors of Ray's clients inside the block into ConfigError or UnreachableError."""
+    """Replace errors of Ray's clients inside the block by ConfigError or UnreachableError.
+
+    The messages of the new errors name `address`.
+    """
     try:
         yield
     except ConfigError:
@@ -201,10 +216,10 @@ def _read_job(details: Any) -> SweepJob:
 
 
 def _choose_line(text: str) -> str:
-    """Return the line of a message of Ray that names the cause.
+    """Return the line with the cause from a message of Ray.
 
-    In a traceback, this is the last line. In other messages, it is the first line, which is
-    followed by advice.
+    A traceback has the cause in the last line. Other messages have the cause in the first line;
+    advice follows.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Ray gives no reason"]
     return lines[-1 if "Traceback" in lines[0] else 0].rstrip(" .:")

@@ -1,7 +1,7 @@
-"""The driver of a sweep on a cluster: its command line, its name, and its job.
+"""The driver of a sweep on a cluster: how the driver is named, submitted, followed and stopped.
 
-A driver is a process on the cluster that runs `capsweep sweep`, as a job of Ray. The job is
-submitted once. Later commands find this job, follow it to its end, or stop it.
+A driver is a process that runs `capsweep sweep` on the cluster, as a job of Ray. The job is
+submitted once. Later commands find this job, follow it to the end, or stop it.
 """
 
 import json
@@ -23,24 +23,24 @@ from capsweep.storage.files import hash_bytes
 if TYPE_CHECKING:  # client imports Ray
     from capsweep.cluster.client import Jobs, SweepJob
 
-CODE = "capsweep_code"  # key in a job's metadata, for the hash of its code
+CODE = "capsweep_code"  # key in the metadata of a job, for a hash of the job's code
 PLACES = ("STORAGE", "DATA_DIR", "LEDGER")
 # Words that say where the driver runs. On the cluster `--here` replaces them.
 DRIVER = ("CLUSTER", "RAY_ADDRESS", "cluster", "cluster.address", "cluster.jobs", "cluster.submit")
-STOP_SECONDS = 60  # time in which a driver must end by itself; then Ray kills the driver
+STOP_SECONDS = 60  # a driver that has not ended after this time is killed by Ray
 LOOK_SECONDS = 1.0  # between two checks of a job
-NOT_FOUND, NOT_RUNNABLE = 127, 126  # exit statuses of a shell that cannot run a program
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # exit statuses of a shell: no such program; it cannot run
 
 
 def name_command(sweep: str, words: Sequence[str]) -> str:
-    """Return the name of a command, `capsweep-SWEEP-HASH`; the order of its words does not matter.
+    """Return the name of a command, in the form `capsweep-SWEEP-HASH`.
 
-    The id of a job is this name, followed by the number of the run (`-1`, `-2`), because Ray
-    accepts an id only once.
+    The id of a job is this name and the number of the run (`-1`, `-2`), because Ray accepts each id
+    only once.
 
     Args:
         sweep: Name of the sweep.
-        words: Words of the command after `capsweep`, which are hashed.
+        words: Words of the command after `capsweep`. HASH is a hash of the sorted words.
     """
     choices = hash_bytes(json.dumps(sorted(words)).encode())[:8]
     return f"capsweep-{_quote_sweep(sweep)}-{choices}"
@@ -53,14 +53,14 @@ def _quote_sweep(sweep: str) -> str:
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Handle SIGTERM inside the block like Ctrl-C: trials stop, and the sweep prints its progress.
+    """Treat SIGTERM inside the block like Ctrl-C: trials stop, and a sweep prints its progress.
 
     SIGINT is enabled first, because Ray's jobs inherit a blocked SIGINT, and a shell makes
     background jobs ignore SIGINT.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # SIGTERM calls the handler that SIGINT has at that moment, such as the handler of Ray Tune.
+    # SIGTERM calls the handler that SIGINT has when SIGTERM arrives, such as that of Ray Tune.
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
@@ -71,17 +71,17 @@ def interrupted_by_sigterm() -> Iterator[None]:
 def make_inner_command(
     sweep: str, words: Sequence[str], config: Mapping[str, Any], staged: bool = True
 ) -> list[str]:
-    """Return the command words with which a process on a cluster runs a typed sweep.
+    """Return the words of the command that runs, on the cluster, the sweep that the user typed.
 
-    Words that concern only this machine are left out. The name of the cluster and the absolute
-    places of storage, data and ledger are added.
+    Words that choose a cluster or a place (of storage, data or ledger) are left out. In their
+    stead, `--here`, the name of the cluster, and the places of `config` are added.
 
     Args:
         sweep: Name or file of the sweep.
-        words: Words that were typed behind the sweep.
+        words: Words that the user typed after the sweep.
         config: Configuration of the first cell.
-        staged: Whether the sweep file is sent with the package. Then the name of the sweep is
-            enough; otherwise the absolute path of the file is used.
+        staged: Whether the sweep file is sent to the cluster with our package. If so, the command
+            has the name of the sweep. Otherwise, it has the absolute path of the sweep file.
     """
     if sweep.endswith(".yaml"):
         sweep = Path(sweep).stem if staged else os.path.abspath(sweep)
@@ -92,10 +92,19 @@ def make_inner_command(
 
 
 def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str] | None:
-    """Replace the places in a driver's words by the places on a compute node (`cluster.node`).
+    """Return the words of a command with the places that `cluster.node` sets for compute nodes.
+
+    Places are the folders or URLs of storage, data and ledger.
+
+    Args:
+        words: Words of the command.
+        config: Configuration of the first cell.
 
     Returns:
-        The new words, or None if the compute node has the same places as the driver.
+        The new words; None if `cluster.node` sets no places.
+
+    Raises:
+        ConfigError: A path of `cluster.node` is not absolute on the node; the error names the key.
     """
     if not any(config["cluster"]["node"].values()):
         return None
@@ -111,7 +120,7 @@ def _format_places(*places_there: str) -> list[str]:
 
 
 def _drop_words(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Drop words that set one of the names or a key of `places`, and return the other words."""
+    """Return `words` without the words that set a name of `names` or a key of `places`."""
     named = [(word.partition("=")[0], word) for word in words]
     return [word for name, word in named if name not in names and not name.startswith("places")]
 
@@ -119,26 +128,29 @@ def _drop_words(words: Sequence[str], names: Sequence[str]) -> list[str]:
 def submit_sweep(
     jobs: "Jobs", sweep: Path, words: Sequence[str], python: str | None = None
 ) -> "tuple[SweepJob, bool]":
-    """Submit a job that runs `capsweep WORDS`, unless a job of this command is already running.
+    """Submit a job that runs `capsweep WORDS`, unless a job with the same words is running.
 
     Args:
         jobs: Client of the cluster.
-        sweep: File of the sweep, which is sent with the job.
+        sweep: File of the sweep. The file is sent with the job.
         words: Words of the command after `capsweep`.
-        python: Path of the Python on the head node that runs the job; None: the Python of Ray's
-            workers there.
+        python: Path of the Python to use on the head node; None: the Python that runs Ray's workers
+            there.
 
     Returns:
-        The job, and whether it is new.
+        The job, and whether this call has submitted it.
+
+    Raises:
+        ConfigError: Another file in sweeps/ has the name of the sweep file.
     """
     name = name_command(sweep.stem, words)
     known = [job for job in jobs.list_sweeps() if job.name == name]
     for job in known:
         if not job.has_ended:
             return job, False
-    # Ray refuses an id that it has seen, even if that job has ended.
+    # Ray refuses the id of an earlier job, even if that job has ended.
     job_id = f"{name}-{max((job.number for job in known), default=0) + 1}"
-    # `exec` replaces the shell by the driver, which then gets the signal that stops the job.
+    # `exec` replaces the shell by the driver. So the driver gets the signal that stops the job.
     command = f"exec {shlex.join([python or jobs.find_python(), '-m', 'capsweep', *words])}"
     _send_job(jobs, job_id, command, sweep)
     return jobs.read_job(job_id), True
@@ -156,7 +168,7 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
         if staged.exists() and staged.read_bytes() != sweep.read_bytes():
             raise ConfigError(f"{sweep}: sweeps/ has another file of this name; rename one of them")
         shutil.copyfile(sweep, staged)
-        # Everyone who sees the dashboard can read this, so it has no secrets and no local paths.
+        # Everyone who sees the dashboard can read these values: no secrets and no local paths.
         runtime_env = {
             "py_modules": [str(package), str(package.with_name(package_files.JOBS))],
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
@@ -170,9 +182,9 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
 
 
 def runs_other_code(job: "SweepJob", sweep: Path) -> bool:
-    """Return whether the code, configuration or sweep file of a job differs from those here.
+    """Return whether a job has other code, another configuration or another sweep file than ours.
 
-    The result is False for a job without a hash of its code. The code of this job came with a
+    The result is False if the job's metadata has no hash of the code. Then the code came with a
     container image.
     """
     return (job.details.metadata or {}).get(CODE) not in (None, _hash_code(sweep))
@@ -188,18 +200,18 @@ def _hash_code(sweep: Path) -> str:
 
 
 def find_job(jobs: "Jobs", text: str) -> "SweepJob":
-    """Return the job that a user names by its id or by its sweep.
+    """Return the job that the user has named by the id of the job or by the sweep.
 
-    If `text` names a sweep, this is the running job of the sweep, or the newest job if none is
-    running.
+    If `text` is a sweep, the running job of this sweep is returned. If no job of the sweep is
+    running, the newest job of the sweep is returned.
 
     Args:
         jobs: Client of the cluster.
-        text: Id of a job, or name or file of a sweep.
+        text: Id of a job, name of a sweep, or file of a sweep.
 
     Raises:
-        ConfigError: There is no such job, or several jobs of the sweep are running; the error lists
-            the jobs.
+        ConfigError: There is no such job, and the error lists the sweeps that have jobs. Or several
+            jobs of the sweep are running, and the error lists these jobs.
     """
     all_jobs = jobs.list_sweeps()
     if exact := [job for job in all_jobs if job.id == text]:
@@ -217,10 +229,10 @@ def find_job(jobs: "Jobs", text: str) -> "SweepJob":
 
 
 def stop_job(jobs: "Jobs", job: "SweepJob") -> "SweepJob":
-    """Stop a job, wait until it has ended, and return its last state.
+    """Stop a job, wait until the job has ended, and return the job in its last state.
 
-    Ray sends SIGTERM, so that the job keeps its ledger and checkpoints. If the job does not end
-    within STOP_SECONDS, Ray sends SIGKILL.
+    First, Ray sends SIGTERM, and the job keeps its ledger and checkpoints. If the job has not ended
+    after STOP_SECONDS, Ray sends SIGKILL.
     """
     jobs.stop_job(job.id)
     while not (now := jobs.read_job(job.id)).has_ended:
@@ -233,7 +245,7 @@ def follow_job(
 ) -> "SweepJob":
     """Print the output of a job until the job ends, even if the connection is lost for a while.
 
-    After Ctrl-C the job continues on the cluster.
+    Ctrl-C stops the printing; the job continues on the cluster.
 
     Args:
         jobs: Client of the cluster.
@@ -242,7 +254,7 @@ def follow_job(
         say: Function that prints a message about the connection.
 
     Returns:
-        The job, after its end.
+        The job in its last state.
     """
     printed, is_lost = 0, False
     while True:
@@ -262,10 +274,11 @@ def follow_job(
 
 
 def find_obstacle(job: "SweepJob") -> str | None:
-    """Return why a failed job has no exit status of its sweep, and what the user can do.
+    """Explain why a job failed before its sweep could set an exit status.
 
     Returns:
-        A message; None if the job has not failed, or if the sweep itself set the exit status.
+        A message with the reason and with what the user can do. None if the job has not failed, or
+        if the sweep itself set the exit status.
     """
     details, status = job.details, job.details.driver_exit_code
     if details.status != "FAILED" or status not in (None, NOT_FOUND, NOT_RUNNABLE):

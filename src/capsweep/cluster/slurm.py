@@ -1,7 +1,7 @@
 """Sweeps on Slurm: a batch job with Ray on its nodes, or an array of jobs without Ray.
 
 The batch script is rendered from `conf/cluster/slurm.sh.j2`. Each inserted value is quoted, so that
-the shell reads it as one word even if it has special characters.
+its special characters have no meaning for the shell.
 """
 
 import os
@@ -23,7 +23,7 @@ from capsweep.errors import ConfigError
 from capsweep.storage.files import write_text
 
 TEMPLATE = "slurm.sh.j2"
-DIRECTIVE = re.compile(r"[A-Za-z0-9_@%+=:,./&|*()\[\]-]+")  # characters that sbatch reads unquoted
+DIRECTIVE = re.compile(r"[A-Za-z0-9_@%+=:,./&|*()\[\]-]+")  # values that need no quotes
 
 
 def render_script(
@@ -40,14 +40,14 @@ def render_script(
         sweep: Name or file of the sweep.
         words: Words of the command after `capsweep`.
         folder: Folder for the log of the job.
-        is_array: Whether the script is for an array of jobs, each of which runs a part of the sweep
-            without Ray.
+        is_array: Whether the script is for a job array. Each job of an array runs a part of the
+            sweep, without Ray.
 
     Returns:
         Name and text of the script.
 
     Raises:
-        ConfigError: A value has characters that sbatch cannot read; the error names its key.
+        ConfigError: A value has characters that sbatch cannot read; the error names the key.
     """
     job, setup = name_command(Path(sweep).stem, words), cluster["setup"]
     values = {
@@ -67,24 +67,28 @@ def render_script(
         loader=FileSystemLoader(package_files.find_folder("conf") / "cluster"),
         undefined=StrictUndefined,
         finalize=quote_value,
-        autoescape=False,  # it would escape for HTML
+        autoescape=False,  # escapes are for HTML
     )
     environment.filters["directive"] = check_directive
     return f"{job}.sh", environment.get_template(TEMPLATE).render(values) + "\n"
 
 
 def quote_value(value: Any) -> str:
-    """Quote a value as one word of the shell, or a list as several words."""
+    """Return a value as one quoted word for the shell, or a list as several quoted words."""
     if isinstance(value, (list, tuple)):
         return shlex.join(map(str, value))
     return shlex.quote(str(value))
 
 
 def check_directive(value: Any, key: str) -> str:
-    """Return a value as text for an `#SBATCH` line, in which sbatch reads values without quotes.
+    """Return a value as text for an `#SBATCH` line, where sbatch allows no quotes.
+
+    Args:
+        value: A value of the section `cluster`.
+        key: Key of the value, for the error.
 
     Raises:
-        ConfigError: The value has a character that sbatch does not allow; the error names its key.
+        ConfigError: The value has a character that sbatch does not allow; the error names the key.
     """
     text = str(value)
     if DIRECTIVE.fullmatch(text) is None:
@@ -99,7 +103,8 @@ def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path
         The exit status, always 0.
 
     Raises:
-        ConfigError: This machine has no sbatch, or sbatch refuses the script.
+        ConfigError: This machine has no sbatch, sbatch refuses the script, or the file of the token
+            is empty or cannot be written.
     """
     if shutil.which("sbatch") is None:
         raise ConfigError("sbatch: no such program here; type this on a login node of the cluster")
@@ -125,8 +130,8 @@ def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path
 def ensure_token(place: str) -> None:
     """Write a new token to the file `place`, unless the file exists.
 
-    The job's Ray accepts only clients that send this token. Only the owner of the file can read the
-    token.
+    The Ray cluster of the job accepts only clients that send this token. Only the owner of the file
+    can read the token.
 
     Raises:
         ConfigError: The file is empty, or the file cannot be written; the error names the key

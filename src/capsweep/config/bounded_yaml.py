@@ -1,11 +1,12 @@
-"""A reader of untrusted YAML that limits the size and the depth of a document.
+"""A reader for untrusted YAML, with limits on the size and the depth of a document.
 
-In files that people write, a value means the same as on the command line. Text that some programs
-read as another value is refused. Stored configurations are written and read as YAML 1.1.
+In files that people write, a value means the same as on the command line. Text is refused if some
+programs read it as a value and others as text. Stored configurations are written and read as YAML
+1.1.
 
 Deep nesting would crash the process, because libyaml's composer is recursive. A few aliases can
-expand to any number of values. Reading the stream of events has neither danger, so the stream is
-checked before values are made. A key may stand only once in a section.
+expand to any number of values. Parsing the text to a stream of events has neither danger, so the
+events are checked before values are made. A section may have each key only once.
 """
 
 import json
@@ -18,14 +19,14 @@ import yaml
 from capsweep.errors import ConfigError
 
 MOST_BYTES = 1_000_000
-DEEPEST = 64  # levels
+DEEPEST = 64  # levels of nesting
 
 
 class _StrictLoader(yaml.CSafeLoader):
-    """A YAML loader for plain data only, which refuses a section that has a key twice."""
+    """A YAML loader for plain data; it refuses a section that has the same key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Read a section; raise ConfigError if the section has a key twice."""
+        """Read a section; raise ConfigError if the section has the same key twice."""
         keys: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -39,9 +40,9 @@ class _StrictLoader(yaml.CSafeLoader):
 class PlainLoader(_StrictLoader):
     """A strict loader whose values mean the same in conf/, in sweeps/ and on the command line.
 
-    null, true, false and decimal numbers such as 1e-3 are values; other text is text. Unquoted text
-    such as `yes` or `0x10` is refused: some of OmegaConf (YAML 1.1), YAML 1.2 and Hydra's command
-    line read such text as a value, and others read it as text.
+    null, true, false and decimal numbers such as 1e-3 are values; other text is text. But unquoted
+    text such as `yes` or `0x10` is refused, because OmegaConf (YAML 1.1), YAML 1.2 and Hydra's
+    command line do not all read the same value from it.
     """
 
     def refuse(self, node: yaml.ScalarNode) -> None:
@@ -72,8 +73,8 @@ def load_file(path: Path) -> Any:
     """Read a YAML file that a person wrote.
 
     Raises:
-        ConfigError: If the file cannot be read, is too large, too deep or not YAML, or has tags,
-            aliases, a key twice in a section, or text that programs read as different values.
+        ConfigError: If the file cannot be read, if `load` refuses its text, or if it has text that
+            programs read as different values.
     """
     try:
         with path.open("rb") as file:
@@ -86,8 +87,8 @@ def load(text: str | bytes, loader: type[_StrictLoader] = _StrictLoader) -> Any:
     """Read one YAML document.
 
     Raises:
-        ConfigError: If the text is too large, too deep, not YAML, or has tags, aliases or a key
-            twice in a section.
+        ConfigError: If the text is not YAML, is larger than MOST_BYTES, or is nested deeper than
+            DEEPEST levels. Tags, aliases and a key twice in one section are errors too.
     """
     try:
         size = len(text) if isinstance(text, bytes) else len(text.encode())
@@ -105,7 +106,7 @@ def load_settings(text: str | bytes) -> dict[str, Any]:
     """Read a stored configuration.
 
     Raises:
-        ConfigError: If the text is not one section of JSON values.
+        ConfigError: If `load` refuses the text, or if the text is not one section of JSON values.
     """
     settings = load(text)
     try:
@@ -118,7 +119,7 @@ def load_settings(text: str | bytes) -> dict[str, Any]:
 
 
 def _check_events(text: str | bytes) -> None:
-    """Raise ConfigError if the text has a tag or an alias, or is deeper than DEEPEST levels."""
+    """Raise ConfigError if the text has a tag or an alias, or is nested deeper than DEEPEST."""
     levels = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         line = event.start_mark.line + 1

@@ -13,7 +13,7 @@ from typing import Any
 from capsweep.errors import ConfigError
 
 SIGNATURE_VERSION = 1
-NO_SEED = "\0"  # placeholder for the seed; no text of a configuration has this character
+NO_SEED = "\0"  # placeholder for the seed; no configuration contains this character
 
 # Science settings decide the numbers and are hashed; all other keys at the root are logistics.
 SCIENCE = (
@@ -31,12 +31,12 @@ SCIENCE = (
 )
 LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 
-# Logistics that stand inside a science group, next to the settings that they belong to.
+# Keys inside science groups that are logistics, and so are not hashed.
 LOGISTICS_INSIDE = (
     "routing.impl",
     "dataset.examples",
     "dataset.footnote",  # a note below tables with numbers of this data set
-    "dataset.source",  # only a name; the reader's fingerprint says what is read
+    "dataset.source",  # only a name; the fingerprint of the reader identifies the data
     "dataset.reader.folders",
     "dataset.reader.mirrors",
     "dataset.reader.sha256_plain",
@@ -45,8 +45,8 @@ LOGISTICS_INSIDE = (
     "dataset.batches.workers",  # number of processes that read ahead
 )
 
-# Values that mean the same as a missing key, and are not hashed. A new option is added here with
-# its neutral value, so that older results keep their signature. Append only.
+# Values that mean the same as a missing key, and are not hashed. A new key is added here with its
+# neutral value, so that older results keep their signature. Entries are never changed or removed.
 NEUTRAL: Mapping[str, Any] = {
     "limit_batches": None,
     "stop_accuracy": None,
@@ -69,7 +69,8 @@ NEUTRAL: Mapping[str, Any] = {
 }
 
 # Current path and first path of each `_target_` that moved. A cell is hashed and stored with the
-# first path, so that older results keep their signature. Append only; a path may move again.
+# first path, so that older results keep their signature. Entries are never removed. If a
+# path moves again, an entry for its newest path is added.
 MOVED_TARGETS: Mapping[str, str] = {
     "capsweep.data.affine.AffnistTest": "capsweep.data.affnist.AffnistTest",
     "capsweep.data.image_batches.CroppedImages": "capsweep.data.cropped.CroppedImages",
@@ -91,7 +92,7 @@ MOVED_TARGETS: Mapping[str, str] = {
 
 CURRENT_TARGETS = {first: current for current, first in MOVED_TARGETS.items()}
 
-# Science settings that change the numbers, but neither time nor memory of a training step.
+# Science settings that change the numbers, but neither the time nor the memory of a training step.
 WORKLESS = (
     "seed",
     "epochs",
@@ -114,7 +115,7 @@ WORKLESS = (
     "model.dropout",
 )
 
-# Logistics that change time or memory of a training step.
+# Logistics that change the time or the memory of a training step.
 WORKING = (
     "routing.impl",
     "trainer.threads",
@@ -134,13 +135,13 @@ class Cell:
 
     @cached_property
     def science(self) -> dict[str, Any]:
-        """The part of the configuration that decides the numbers."""
+        """The settings that decide the results of the run: the configuration without logistics."""
         science = {key: self.config[key] for key in SCIENCE}
         return rename_targets(reduce(remove_key, LOGISTICS_INSIDE, science), MOVED_TARGETS)
 
     @cached_property
     def signature(self) -> str:
-        """A hash of the science, 16 hexadecimal digits. Equal science gives equal signatures."""
+        """A hash (16 hex digits) of the science. Cells with equal science have equal signatures."""
         before, after = self._hashed_text
         return _hash_text(f"{before}{json.dumps(self.config['seed'])}{after}")
 
@@ -152,10 +153,11 @@ class Cell:
 
     @cached_property
     def shape(self) -> str:
-        """A hash, 8 hexadecimal digits, of all settings that decide time and memory of a step.
+        """A hash (8 hex digits) of the settings that decide time and memory of a training step.
 
-        The hash covers sizes, routing iterations, batch, precision, implementation and threads. It
-        also covers the name of the loss, and whether there is a reconstruction.
+        The hash covers sizes of layers and images, routing iterations, batch size, precision,
+        implementation and threads. It also covers the name of the loss, and whether there is a
+        reconstruction.
         """
         work = reduce(remove_key, WORKLESS, self.science)
         loss = self.science["loss"]
@@ -172,8 +174,8 @@ class Cell:
         """Return a copy of the cell with another seed.
 
         This takes microseconds, because nothing is composed again. No other setting depends on the
-        seed (see `compose`). So both cells share the objects of all other settings, which must not
-        be changed in place.
+        seed (see `compose`), so both cells share the objects of all other settings. These objects
+        must not be changed in place.
 
         Raises:
             ConfigError: If the seed is not a whole number from 0 to 2**63 - 1.
@@ -189,7 +191,7 @@ class Cell:
     def with_mode(self, mode: str) -> "Cell":
         """Return a copy of the cell with a fixed mode of W&B: "online", "offline" or "none".
 
-        A worker then need not decide the mode again. "none" switches W&B off.
+        Workers then use this mode and do not decide it again. "none" switches W&B off.
         """
         logger = {"name": "csv"} if mode == "none" else {"mode": mode}
         return Cell({**self.config, "logger": self.config["logger"] | logger}, self.overrides)
@@ -214,7 +216,7 @@ def hash_science(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -
 
 
 def _write_hashed(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
-    """Write the hashed text of a signature: version, and science without neutral values."""
+    """Write the text that a signature hashes: version, and science without neutral values."""
     absent = (path for path, neutral in NEUTRAL.items() if get(science, path) == neutral)
     hashed = reduce(remove_key, absent, dict(science))
     return json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
@@ -230,7 +232,7 @@ def with_current_targets(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
-    """Copy plain data, and rename each `_target_` that `names` maps to another path."""
+    """Copy plain data; replace each `_target_` path that is a key of `names` by its value there."""
     if isinstance(value, Mapping):
         copy = {key: rename_targets(item, names) for key, item in value.items()}
         if isinstance(target := copy.get("_target_"), str):
@@ -240,9 +242,10 @@ def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def count_steps(cell: Cell, train_examples: int) -> int:
-    """Count the training steps of a whole run, from the number of training examples.
+    """Compute the number of training steps in the whole run of a cell.
 
-    Held-out validation examples are subtracted first.
+    `train_examples` includes the examples that are held out for validation; the run does not train
+    on these.
     """
     trained = train_examples - cell.config["dataset"]["validation"]
     batches = math.ceil(trained / cell.config["batch_size"])
@@ -267,9 +270,9 @@ def put(config: dict[str, Any], path: str, value: Any) -> None:
 
 
 def remove_key(section: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Copy a section without the key at a dotted path; the key may be absent.
+    """Copy a section without the value at one dotted key; the key may be absent.
 
-    Sections that become empty are removed too.
+    Inner sections that become empty are removed too.
     """
     name, _, rest = path.partition(".")
     copy = dict(section)
@@ -283,13 +286,13 @@ def remove_key(section: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def flatten(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a section to dotted keys, such as `routing.num_iters`, and their values.
+    """Return each value of a nested section by its dotted key, such as `routing.num_iters`.
 
-    Lists and empty sections are values.
+    A list is one value, and an empty section is one value.
 
     Args:
         section: The nested section.
-        prefix: The dotted key of the section itself.
+        prefix: The dotted key of the section itself; empty for a whole configuration.
     """
     columns: dict[str, Any] = {}
     for key, value in section.items():

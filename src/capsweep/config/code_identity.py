@@ -1,7 +1,7 @@
-"""The code that a configuration calls: a check of the allowed paths, and a hash of the modules.
+"""The code that a configuration calls: a check that it may be called, and a hash of it.
 
 The hash is recorded beside a result. The hash is not part of the signature, because results must
-stay valid when code changes without changing numbers. Comments, docstrings and layout do not change
+stay valid if the code changes and the numbers do not. Comments, docstrings and layout do not change
 the hash. Modules that the cell does not import do not change the hash either, so a new routing
 variant does not affect the cells of other variants.
 
@@ -21,14 +21,15 @@ from capsweep.errors import CodeChangedError, ConfigError
 from capsweep.storage.checked import compute_once
 from capsweep.storage.files import hash_bytes
 
-# A configuration names code to call. Only these modules are allowed: they make networks, losses,
-# optimisers and data, and neither write files nor open connections.
+# A configuration names code to call. Only the code of these modules is allowed: it makes networks,
+# losses, optimisers and data. It neither writes files nor opens connections.
 SHARDS = ("capsweep.shards.batches.", "capsweep.shards.reader.")
 TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.optim.")
 
-# The hash covers ROOTS, a cell's `_target_`s (network, routing, loss, reader), their imports, and
-# the modules that `hash_numerics` adds for other keys. Code that starts, measures, stores or
-# reports a training is not covered, because it does not change the numbers.
+# The hash of a cell covers ROOTS, the modules of the cell's `_target_`s (network, routing, loss,
+# reader), and the modules that `hash_numerics` adds for other keys. It also covers the modules of
+# NUMERICS that any of these modules import. Code that starts, measures, stores or reports a run is
+# not covered, because it does not change the numbers.
 ROOTS = ("capsweep.training.build", "capsweep.training.callbacks")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
 CHOSEN = frozenset({"capsweep.data.image_batches"})  # hashed only for cells that use it
@@ -60,7 +61,7 @@ def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @cache
 def _parse_modules() -> Mapping[str, tuple[str, list[str]]]:
-    """Return, by the name of a module, a hash of its code and the names that it imports."""
+    """Return, by name of the module, a hash of its code and the names that the code imports."""
     return compute_once(
         "code",
         f"{platform.python_version()} {hash_package()}",
@@ -89,11 +90,11 @@ def hash_numerics(config: Mapping[str, Any]) -> str:
 
 
 def check_same_code(config: Mapping[str, Any], code: str) -> None:
-    """Raise CodeChangedError if the code for a cell differs between this process and its driver.
+    """Raise CodeChangedError if the code for a cell differs between this process and the driver.
 
     Args:
         config: The canonical configuration of the cell.
-        code: The hash that `hash_numerics` gave in the driver.
+        code: The hash that `hash_numerics` returned in the driver, the process of the command.
     """
     if hash_numerics(config) != code:
         raise CodeChangedError(
@@ -111,7 +112,7 @@ def hash_package() -> str:
 
 @cache
 def _read_modules() -> Mapping[str, bytes]:
-    """Read the source of each module of the package, by dotted name; a process does this once."""
+    """Return the source of each module by dotted name; files are read once in a process."""
     contents: dict[str, bytes] = {}
     for path in sorted(package_files.PACKAGE.rglob("*.py")):
         parts = ("capsweep", *path.relative_to(package_files.PACKAGE).with_suffix("").parts)
@@ -128,9 +129,9 @@ def _find_module(dotted: str) -> str | None:
 
 @cache
 def _find_closure(modules: frozenset[str]) -> frozenset[str]:
-    """Return `modules` and all modules of NUMERICS that these import, directly or indirectly.
+    """Return `modules`, and the modules of NUMERICS that `modules` import, directly or indirectly.
 
-    Modules of CHOSEN are added only if they are among the given modules.
+    A module of CHOSEN is in the result only if it is one of `modules`.
     """
     closure: set[str] = set()
     waiting = set(modules)

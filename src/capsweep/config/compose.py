@@ -1,13 +1,13 @@
 """The composition of one checked configuration from overrides.
 
-Hydra composes each choice of groups once. Values are then set on a copy of the result, which is
-much faster than setting them by Hydra. The YAML of conf/ is the schema: it says which keys may be
-set, and which type each value has.
+Hydra composes each choice of groups once. The values of overrides `key=value` are then set on a
+copy of the result, because Hydra would be much slower. The YAML of conf/ is the schema: it says
+which keys may be set, and which type each value has.
 
-In conf/, `${key}` stands for the value of another key. The other key may not be in `places` or
+In conf/, `${key}` means the value of another key. The other key may not be in `places` or
 `cluster`, because settings are recorded and uploaded. The other key may not be `seed`, because
 `Cell.with_seed` changes only the seed. Only `places` and the keys of FILLED may read variables of
-the environment. A typed value may not contain `${`.
+the environment. A value that the user types may not contain `${`.
 """
 
 import copy
@@ -38,7 +38,7 @@ from capsweep.storage.files import hash_bytes
 # Groups of presets. A preset sets keys at the root of the configuration, where Hydra does not check
 # them.
 PRESETS = ("recipe", "experiment", "debug")
-# Keys outside `places` that a variable of the environment may fill, and the allowed value.
+# Keys outside `places` that may read a variable of the environment. conf/ must have these values.
 FILLED = {
     "cluster.address": "${oc.env:RAY_ADDRESS,auto}",
     "cluster.jobs": "${oc.env:RAY_API_SERVER_ADDRESS,null}",
@@ -51,15 +51,15 @@ class Composition:
 
     written: Mapping[str, Any]  # plain data; interpolations are not resolved
     schema: Mapping[str, Any]  # each dotted key and its default value
-    recipe: str | None  # name of the chosen recipe
+    recipe: str | None  # name of the chosen recipe; None: no recipe
 
 
 def cell(overrides: Iterable[str | Override]) -> Cell:
     """Compose the cell that `capsweep train *overrides` runs.
 
     Raises:
-        ConfigError: If a key is unknown, has a wrong type or value, is set twice, or contradicts
-            another key; the message names the key.
+        ConfigError: If an override is invalid or an axis, or if a key is unknown, has a wrong type
+            or value, is set twice, or contradicts another key. The message names the key.
     """
     overrides = list(overrides)
     parsed = grammar.parse_single(overrides)
@@ -73,7 +73,7 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
 
 
 def _set_values(composed: Composition, values: Sequence[Override]) -> dict[str, Any]:
-    """Set values in a composed configuration, and return it as plain data."""
+    """Set values in a copy of a composed configuration, and return the copy as plain data."""
     written = copy.deepcopy(dict(composed.written))
     for override in values:
         _check_key(written, override, composed.schema)
@@ -107,7 +107,7 @@ def compose_files(overrides: Iterable[Override]) -> Composition:
     """Compose the files that overrides `group=option` choose; overrides of keys are ignored.
 
     Raises:
-        ConfigError: If a group does not have the chosen option.
+        ConfigError: If a group does not have the chosen option, or if a file of conf/ has a fault.
     """
     choices = [override for override in overrides if grammar.is_group(override.key)]
     for key, option in ((override.key, override.value) for override in choices):
@@ -117,10 +117,14 @@ def compose_files(overrides: Iterable[Override]) -> Composition:
 
 
 def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
-    """Return the recipe that overrides choose, and the values that recipe and groups give to keys.
+    """Return the recipe that overrides choose, and the value of each key in the chosen files.
 
-    If the recipe does not give a value to a key, the chosen option of the key's group gives it.
-    Values of experiments and of overrides `key=value` are ignored.
+    If the recipe sets a key, the value is that of the recipe. Otherwise the value is that of the
+    chosen option of the key's group. Experiments and overrides `key=value` are ignored.
+
+    Raises:
+        ConfigError: If an override is invalid, if a group does not have the chosen option, or if a
+            file of conf/ has a fault.
     """
     composed = compose_files(map(grammar.parse, overrides))
     recipe = {} if composed.recipe is None else _read_recipe(composed.recipe)
@@ -134,9 +138,9 @@ def _read_recipe(name: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _compose_groups(groups: tuple[str, ...]) -> Composition:
-    """Compose a choice of groups.
+    """Compose a choice of groups, or read the composition from the user's cache.
 
-    The result is kept in the user's cache, because Hydra takes 0.2 s.
+    The cache is used because Hydra takes 0.2 s.
     """
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
     written, schema, recipe = compute_once("compositions", key, compose)
@@ -145,7 +149,7 @@ def _compose_groups(groups: tuple[str, ...]) -> Composition:
 
 @cache
 def hash_composer() -> str:
-    """Hash what decides a composition: conf/, the code of `capsweep.config`, and the libraries."""
+    """Hash all that decides a composition: conf/, `capsweep.config`, and versions of libraries."""
     conf, package = package_files.find_folder("conf"), Path(__file__).parent
     paths = [*sorted(conf.rglob("*.yaml")), *sorted(package.glob("*.py"))]
     texts = [(str(path), path.read_text(encoding="utf-8")) for path in paths]
@@ -207,9 +211,10 @@ def _list_inapplicable(
 ) -> list[str]:
     """List the keys of presets that do not apply to the chosen network or routing.
 
-    A recipe may set keys of capsules that a CNN does not have. A preset may set keys of the routing
-    that it chooses; if another routing was typed, that routing may not have these keys. Such keys
-    are dropped. A key that no file of conf/ has is not listed, so that the key is refused.
+    A recipe may set keys of capsules, and a CNN has no such keys. A preset may choose a routing and
+    set keys of this routing. If the user types another routing, that routing may lack the keys.
+    The caller removes the listed keys. A key that no file of conf/ has is not listed, so that the
+    key is refused later.
     """
     is_typed = any(group.startswith("routing=") for group in groups)
     keys = [*flatten(written.get("routing") or {}, "routing")] if is_typed else []

@@ -1,12 +1,13 @@
-"""The grammar of overrides, which are `group=option` or `key.path=value`.
+"""The grammar of overrides such as `group=option` and `key.path=value`.
 
-The command line, the words of `make` and sweep files share one grammar, which is Hydra's. An
-override with several values is an axis.
+The command line, the words of `make` and sweep files all use Hydra's grammar. An override with
+several values is an axis.
 
-A group is a folder of conf/, and one of its files is chosen. A folder inside a group is a group
-too, such as `dataset.source`. But an inner folder of presets (`# @package _global_`) is no group:
-its files are options of the outer group, such as `experiment=paper/mnist`. In this code, names of
-groups have dots, as keys have. In Hydra's overrides, names of groups have slashes.
+A group is a folder of conf/, and its options are the files of this folder. A folder inside a group
+is a group too, such as `dataset.source`, except if all files of the folder are presets. (A preset
+is a file that begins with `# @package _global_`.) Then the files are options of the outer group,
+such as `experiment=paper/mnist`. In this code, names of groups have dots, as keys have. In Hydra's
+overrides, names of groups have slashes.
 """
 
 import difflib
@@ -31,10 +32,10 @@ from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
-MOST_VALUES = 10_000  # most values of one axis
-MOST_LETTERS = 200  # most letters of a typed text that a message quotes
-MOST_HINTS = 3  # most keys that a message suggests for an unknown key
-# Last parts of keys that cannot be set, because such keys describe the file that has them.
+MOST_VALUES = 10_000  # largest number of values of one axis
+MOST_LETTERS = 200  # a message quotes at most this number of letters of a typed text
+MOST_HINTS = 3  # largest number of keys that a message suggests for an unknown key
+# A key with one of these last parts cannot be set, because the key describes its own file.
 FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes", "on_logits", "routes")
 HELP_HINT = "`capsweep train --help` lists the keys"
 PRESET = "# @package _global_"  # the first line of a preset
@@ -43,7 +44,7 @@ RESERVED = {"null", "true", "false", "nan", "inf"}
 
 @dataclass(frozen=True)
 class Interval:
-    """A key and the range from which a search draws its value."""
+    """A key and a range; a search draws the value of the key from this range."""
 
     key: str  # with dots
     low: float  # lower end of the range
@@ -66,7 +67,7 @@ class Override:
 
     @property
     def text(self) -> str:
-        """The choice in the form that Hydra reads."""
+        """The key with its first value, `key=value`, in the form that Hydra reads."""
         return render(with_slashes(self.key), self.value)
 
     def split(self) -> "list[Override]":
@@ -84,8 +85,8 @@ def parse(text: str) -> Override:
     """Read one override; `a=1,3`, `range()` and `choice()` give several values.
 
     Raises:
-        ConfigError: If the text is not an override, or is `+key`, `~key`, a package override or an
-            interval; the message names the key.
+        ConfigError: If the text is not an override or is an interval, or if it would add (`+key`),
+            delete (`~key`) or move a key. The message quotes the text.
     """
     override = parse_axis(text)
     if isinstance(override, Interval):
@@ -95,8 +96,13 @@ def parse(text: str) -> Override:
 
 @lru_cache(maxsize=4096)
 def parse_axis(text: str) -> Override | Interval:
-    """Read one override, or one interval such as `lr=interval(0.1, 1)`."""
-    if re.search("[\0\ud800-\udfff]", text):  # neither files nor programs take these
+    """Read one override, or one interval such as `lr=interval(0.1, 1)`.
+
+    Raises:
+        ConfigError: If the text is neither, or if it would add (`+key`), delete (`~key`) or move a
+            key. The message quotes the text.
+    """
+    if re.search("[\0\ud800-\udfff]", text):  # files and programs do not accept these characters
         raise ConfigError(f"{text[:40]!r} is not an override: it has an invalid character")
     try:
         return _read_parsed(_make_parser().parse_override(text), text[:MOST_LETTERS])
@@ -161,7 +167,8 @@ def parse_single(overrides: Iterable[str | Override]) -> list[Override]:
     """Read the overrides of one run.
 
     Raises:
-        ConfigError: If an override is an axis, or if a key stands twice; the message names the key.
+        ConfigError: If a text is not an override, if an override is an axis, or if two overrides
+            have the same key. The message names the key or quotes the text.
     """
     choices: dict[str, Override] = {}
     for item in overrides:
@@ -180,7 +187,7 @@ def expand_word(name: str, value: str) -> str:
 
     Args:
         name: The name of a word that sets a key of conf/.
-        value: The value that was typed.
+        value: The value that the user typed.
     """
     word = BY_NAME[name]
     return render(word.key, value) if word.is_place else f"{word.key}={value}"
@@ -203,7 +210,7 @@ def _render_value(value: Any) -> str:
 
 
 def _quote_text(text: str) -> str:
-    """Put a text in single quotes; in Hydra a backslash escapes only a quote that follows it."""
+    """Put a text in single quotes; in Hydra a backslash escapes only a quote directly after it."""
     doubled = re.sub(r"(\\+)(?='|\Z)", r"\1\1", text)
     return "'" + doubled.replace("'", "\\'") + "'"
 
@@ -224,7 +231,7 @@ def _sorts_presets(folder: Path) -> bool:
 
 
 def is_group(key: str) -> bool:
-    """Return whether a key, written with dots or slashes, is a group, whose values are files."""
+    """Return whether a key, written with dots or slashes, is the name of a group."""
     return key.replace("/", ".") in list_groups()
 
 
@@ -240,7 +247,7 @@ def with_slashes(key: str) -> str:
 
 @cache
 def list_options(group: str) -> Sequence[str]:
-    """List the options of a group in sorted order; options of inner groups are left out."""
+    """List the options of a group in sorted order, without the options of inner groups."""
     conf, outer = package_files.find_folder("conf"), group.replace("/", ".")
     folder = conf / with_slashes(outer)
     inner = [conf / with_slashes(name) for name in list_groups() if name.startswith(f"{outer}.")]
@@ -269,8 +276,9 @@ def list_known_keys() -> frozenset[str]:
 def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
     """Write the message for a key that the schema does not have.
 
-    The message suggests up to MOST_HINTS known keys with the same or the most similar last part.
-    Keys of the schema come before keys of other files.
+    If another file of conf/ has the key, the message says so. Otherwise the message suggests known
+    keys, at most MOST_HINTS: those whose last part is most similar to the last part of `key`. Keys
+    of the schema are suggested first.
     """
     if key in list_known_keys():
         return f"{key}: no such key here; another file of conf/{key.partition('.')[0]} has it"

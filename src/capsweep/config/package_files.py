@@ -1,7 +1,7 @@
 """The files of this installation: their folders, their commit, and copies for other machines.
 
 `conf/`, `sweeps/` and `data_prep/` are at the top of a checkout. In an installed package, `conf/`
-and `sweeps/` are inside `capsweep`, and `data_prep/` is beside it.
+and `sweeps/` are inside the folder `capsweep`, and `data_prep/` is beside this folder.
 """
 
 import shutil
@@ -27,7 +27,7 @@ def find_folder(name: str) -> Path:
     """Find the folder `name` ("conf" or "sweeps") of this installation.
 
     Raises:
-        FileNotFoundError: If the installation is incomplete.
+        FileNotFoundError: If the installation does not have this folder.
     """
     for candidate in (PACKAGE / name, CHECKOUT / name):
         if candidate.is_dir():
@@ -39,8 +39,8 @@ def find_folder(name: str) -> Path:
 def describe_code() -> dict[str, Any]:
     """Return the version, the commit, and whether the checkout has uncommitted changes.
 
-    Commit and changes are None outside a checkout, or if git fails. Changes of Markdown pages do
-    not count, because reports write into these pages, and pages do not change any number.
+    The values of `commit` and `dirty` are None outside a checkout, or if git fails. Changes of
+    Markdown pages do not count, because reports write into pages, and pages change no number.
     """
     commit = _ask_git("rev-parse", "HEAD")
     changes = _ask_git("status", "--porcelain", "--", ".", ":(exclude)*.md") if commit else None
@@ -88,9 +88,9 @@ def stage_packages(folder: Path) -> Path:
 
 @contextmanager
 def staged_packages_for(address: str | None) -> Iterator[Path | None]:
-    """Yield the path of a temporary copy of the package, for the Ray cluster at an address.
+    """Yield the path of a temporary copy of the package, for the Ray cluster at `address`.
 
-    Without an address, yield None, because the workers of a local Ray use this installation.
+    If `address` is None, yield None, because the workers of a local Ray use this installation.
     """
     if address is None:
         yield None

@@ -1,4 +1,4 @@
-"""Places: the folders and URLs of data and results, as the node that runs a cell sees them."""
+"""Places: the folders and URLs of data and results, as this machine or a node sees them."""
 
 import os
 from collections.abc import Mapping
@@ -16,30 +16,30 @@ OUTPUTS = "outputs"  # the local folder for files if places.storage is an object
 
 @dataclass(frozen=True)
 class Places:
-    """The places of this node as absolute paths or URLs."""
+    """The places of data and results on one machine, as absolute paths or URLs."""
 
     storage: Path  # local folder for scratch files, reports and W&B's files
-    data: str  # folder, or URL of an object store
-    ledger: str  # folder, or URL of an object store
-    shared: str  # folder or URL of places.storage, for files that other machines need too
+    data: str  # folder of the data sets, or URL of an object store
+    ledger: str  # folder of the ledger, or URL of an object store
+    shared: str  # places.storage (folder or URL), for files that other machines need too
 
 
 def resolve_path(place: str) -> str:
-    """Make a path independent of the current folder; a URL stays as it is."""
+    """Return a path as an absolute path, with `~` expanded; return a URL unchanged."""
     return place if is_url(place) else os.path.abspath(os.path.expanduser(place))
 
 
 def make_absolute(places: Mapping[str, str]) -> dict[str, str]:
-    """Make configured places independent of the current folder.
+    """Return configured places as absolute paths; return URLs unchanged.
 
-    Places below `places.storage` stay below it.
+    Places below `places.storage` stay below `places.storage`.
     """
     storage = places["storage"]
     return {name: resolve_path(_move_below(p, storage, storage)) for name, p in places.items()}
 
 
 def _move_below(place: str, storage: str, other: str) -> str:
-    """Replace `storage` at the start of a place by `other`; other places stay as they are.
+    """Replace `storage` at the start of `place` by `other`; if it is not there, change nothing.
 
     If `other` is a URL with a query, the query stays at the end.
     """
@@ -50,14 +50,14 @@ def _move_below(place: str, storage: str, other: str) -> str:
 
 
 def locate_ledger(storage: str, ledger: str | None) -> str:
-    """Return the absolute place of a ledger from the options of a command.
+    """Return the absolute path or the URL of the ledger that the options of a command name.
 
     Args:
         storage: The value of STORAGE.
-        ledger: The value of LEDGER; None or empty means `ledger` below the storage.
+        ledger: The value of LEDGER; None or empty: the folder `ledger` in the storage.
 
     Raises:
-        ConfigError: If the place contains `${`.
+        ConfigError: If the path or URL contains `${`.
     """
     place = ledger or join(storage, "ledger")
     check_resolved("LEDGER", place)
@@ -65,7 +65,7 @@ def locate_ledger(storage: str, ledger: str | None) -> str:
 
 
 def locate_folder(storage: str) -> Path:
-    """Return the local folder for files of a command; `outputs` if the storage is a URL."""
+    """Return the local folder for the files of a command; `outputs` if the storage is a URL."""
     return Path(resolve_path(OUTPUTS if is_url(storage) else storage))
 
 
@@ -82,11 +82,12 @@ def resolve(places: Mapping[str, str]) -> Places:
 
 
 def resolve_on_node(config: Mapping[str, Any]) -> Places:
-    """Return the absolute places on the node of a cluster that runs a cell.
+    """Return the absolute places on this machine, which is a node of a cluster.
 
-    `cluster.node.storage` is the path at which the node sees `places.storage`. Places below the
-    storage are below this path on the node. `~` and `$NAME` have the node's values. If the storage
-    is an object store, local files are in the user's cache on the node.
+    `cluster.node.storage` is the path at which the node sees `places.storage`. Places below
+    `places.storage` are below this path on the node. In `cluster.node`, `~` and `$NAME` have the
+    values of the node. If the node's storage is an object store, local files are in the user's
+    cache on the node.
 
     Raises:
         ConfigError: If a path of `cluster.node` is not absolute on the node; the message names the
@@ -119,12 +120,12 @@ def _read_node_path(place: str, key: str) -> str:
 
 
 def prepare(places: Places) -> None:
-    """Make the folder of the storage and check that it can be written.
+    """Make the storage folder, and check that files can be written there.
 
-    The folder of the data is made too if it is below the storage.
+    If the data folder is below the storage folder, the data folder is made too.
 
     Raises:
-        UserError: If the storage cannot be written; the message names `places.storage`.
+        UserError: If files cannot be written; the message names `places.storage`.
     """
     prove_writable(Disk(places.storage), word="STORAGE")
     if not is_url(places.data) and Path(places.data).is_relative_to(places.storage):

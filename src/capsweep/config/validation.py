@@ -20,10 +20,10 @@ from capsweep.errors import ConfigError
 
 # Keys that take text or a number: only their bound is checked, not their type.
 UNTYPED = ("resources.gpu", "trainer.devices", "logger.every_n_steps", "cluster.jobs")
-# Keys that take null or a number, which becomes a float: 0 and 0.0 are one setting.
+# Keys that take null or a number. Numbers become floats, so that 0 and 0.0 are one setting.
 REAL_OR_NULL = ("stop_accuracy", "model.initial.bias", "optim.clip_norm")
 TYPES = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
-LARGEST = 2**63 - 1  # larger whole numbers are inexact in many programs, and make some fail
+LARGEST = 2**63 - 1  # larger whole numbers are inexact in many programs; some programs fail
 LARGEST_SIZE = 10**9  # largest number at a key of `model`
 # Codes of viewpoints in smallNORB's info files: elevations are 0 to 8 for 30, 35, ... 70 degrees;
 # azimuths are in tens of degrees.
@@ -34,11 +34,11 @@ METRICS = ("loss", "error", "reconstruction", "at_least_one", "segmentation")
 # The reductions over classes that these losses allow; the first is the default.
 REDUCTIONS = {"margin": ("sum", "half_mean"), "spread": ("sum", "mean")}
 
-# Losses on logits, which every network can compute. A loss of another name that works on logits has
-# `on_logits: true` in its file.
+# Losses that take logits. Every network can compute logits. If another loss takes logits, the file
+# of the loss has `on_logits: true`.
 ON_LOGITS = ("cross_entropy", "binary_cross_entropy")
 
-# Keys that set the height and width, in pixels, of the images that the network gets.
+# Keys for the side, in pixels, of the square images that the network gets.
 SIDES = ("dataset.batches.crop", "dataset.batches.canvas", "dataset.test.canvas")
 
 
@@ -117,7 +117,7 @@ def _read_rules() -> Mapping[str, str]:
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a configuration cannot be run; the message has the key and a cure."""
+    """Raise ConfigError if a configuration cannot be run; the message names the key to change."""
     optim = config["optim"]
     if missing := {"optimizer", "decayed", "clip_norm", "schedule"} - {*optim}:
         keys = ", ".join(sorted(missing))
@@ -132,7 +132,7 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def _check_bounds(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a value is not allowed; the message names the first such key."""
+    """Raise ConfigError at the first value that is not allowed; the message names its key."""
     for key, rule in _read_rules().items():
         value = get(config, key)
         if (value is not None or key in UNTYPED) and not keeps_rule(value, rule):
@@ -148,8 +148,8 @@ def _check_bounds(config: Mapping[str, Any]) -> None:
 def check_resolved(key: str, value: Any) -> None:
     """Raise ConfigError if a value contains `${`.
 
-    A program that reads the value later would treat `${` as an interpolation, which could read that
-    program's environment.
+    A program that reads the value later would treat `${` as an interpolation. The interpolation
+    could read the environment of that program.
     """
     if "${" in str(value):
         raise ConfigError(f"{key} may not contain ${{, not even as text; write the value itself")
@@ -166,18 +166,19 @@ def _is_number(value: Any) -> bool:
 
 
 def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, Any]) -> None:
-    """Give each value, in place, the type of its default, so that `1` and `1.0` are one setting.
+    """Convert each value to the type of its default, so that `1` and `1.0` are one setting.
 
-    Typed keys are checked first. So a message names a typed key, and not another key that takes its
-    value from the typed key.
+    Keys that the user typed are checked first, because other keys can take their values from typed
+    keys. So a message about a wrong value names the key that the user typed.
 
     Args:
-        plain: The configuration, which is changed.
-        typed: The keys that were typed.
+        plain: The configuration. Its values are changed in place.
+        typed: The keys that the user typed.
         schema: The default of each key.
 
     Raises:
-        ConfigError: If a value has the wrong type; the message names the key.
+        ConfigError: If a value has the wrong type, or if the schema does not have the key. The
+            message names the key.
     """
     values = flatten(plain)
     for key in sorted(values, key=lambda key: key not in typed):
@@ -208,7 +209,7 @@ def _fit_type(key: str, value: Any, default: Any) -> Any:
 def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield a message for each choice of model, loss or optimiser that contradicts another choice.
 
-    A network itself refuses a routing that it cannot use.
+    Whether a network can use the routing is not checked here; the network itself checks it.
     """
     model, loss = config["model"], config["loss"]
     name, classes = loss["name"], loss["classification"]
@@ -234,12 +235,12 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_on_logits(loss: Mapping[str, Any]) -> bool:
-    """Return whether a loss takes logits, which any network has; other losses need capsules."""
+    """Return whether a loss takes logits; a loss that does not take logits needs capsules."""
     return loss["name"] in ON_LOGITS or loss.get("on_logits", False)
 
 
 def count_validation_examples(dataset: Mapping[str, Any]) -> int:
-    """Count the validation examples: a fixed set of the data set, or held-out training examples."""
+    """Count the validation examples: the data set's own, or else held-out training examples."""
     return dataset["examples"].get("validation", dataset["validation"])
 
 
@@ -260,7 +261,7 @@ def _find_faults_of_data(config: Mapping[str, Any]) -> Iterator[str]:
 def _find_faults_of_held_out(dataset: Mapping[str, Any], is_stopped: bool) -> Iterator[str]:
     """Yield a message for each fault in the number of validation examples.
 
-    The validation examples of shards were fixed when the shards were made.
+    For a data set of shards, this number was fixed when the shards were made.
     """
     trained, held_out = dataset["examples"]["train"], dataset["validation"]
     has_own = "shards" in dataset or "validation" in dataset["examples"]
@@ -294,8 +295,8 @@ def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
 def make_canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the canonical form of a configuration, so that equal runs have equal signatures.
 
-    Without a reconstruction loss, the decoder is removed. If the network has no capsules, the
-    routing is None.
+    If the weight of the reconstruction loss is 0, the decoder is removed. If the network does not
+    route, the routing is None.
     """
     model, loss = dict(config["model"]), config["loss"]
     routing = config["routing"] if model.pop("routes", False) else None

@@ -1,10 +1,10 @@
-"""The words of a command line, such as `EPOCHS=5`, and the table of their short names.
+"""The words of a command line, such as `EPOCHS=5`, and the table that defines them.
 
-A word is `NAME=value` with a name of this table, or `key=value` with any key of conf/. A list of
-values is an axis. The same words follow `make TARGET` and `capsweep COMMAND`. They are also used in
-the command line of a cluster's job, in the name of a report's folder and in the tags of W&B. To add
-a word, add its row below. A word that sets a key of conf/ needs no other code. docs/words.md has
-the list that this module prints.
+A word is `NAME=value` with a name of this table, or `key=value` with any key of conf/. A word with
+a list of values is an axis. The same words follow `make TARGET` and `capsweep COMMAND`. They are
+also used in the command line of a cluster's job, in the name of a report's folder and in the tags
+of W&B. To add a word, add its row below. A word that sets a key of conf/ needs no other code.
+docs/words.md has the list that this module prints.
 
 This module needs only Python itself, so that make can use it before there is an environment:
 
@@ -22,8 +22,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Each row is a word: NAME=example | the targets of make, and commands of capsweep, that take it |
-# the key of conf/ that it sets, if any | its meaning. SEVERAL has the targets for SWEEPS and so on.
+# Each row is a word: NAME=example | targets of make and commands of capsweep that take the word |
+# key of conf/ that the word sets, if any | meaning. SEVERAL lists the targets behind SWEEPS, RUNS,
+# CELLS and JOBS.
 TABLE = """
 SWEEP=ablation | SWEEPS attach status stop | | a file of sweeps/ (default: ablation) or a path
 ROUTING=3,uniform | SWEEPS | | iterations (numbers) and routings (names), for networks that route
@@ -72,14 +73,14 @@ class Word:
     """A word: a short name and what it stands for."""
 
     name: str  # such as EPOCHS
-    example: str  # a value
+    example: str  # an example of a value
     targets: str  # targets of make that take the word, with blanks between them
     key: str  # key of conf/ that the word sets; empty if the word sets no key
     meaning: str  # for help and docs/words.md
 
     @property
     def is_place(self) -> bool:
-        """Whether the value is a path, which is valid on this machine only."""
+        """Whether the word sets a key of `places`, so that its value is a path or a URL."""
         return self.key.startswith("places.")
 
 
@@ -92,7 +93,7 @@ def _read_row(row: str) -> Word:
 
 WORDS = [*map(_read_row, TABLE.strip().splitlines())]
 OF_MAKE = [*map(_read_row, TABLE_OF_MAKE.strip().splitlines())]
-# Words that choose the cells of a table and what it shows.
+# Words that choose the cells of a table, and what the table shows.
 GRID = [word for word in WORDS if word.targets == SEVERAL["SWEEPS"] and not word.key]
 BY_NAME = {word.name: word for word in WORDS}
 BY_KEY = {word.key: word for word in WORDS if word.key}
@@ -121,7 +122,7 @@ def list_words(target: str) -> list[Word]:
 
 
 def split_words(target: str, typed: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Split typed texts into the values of words by name, and the other texts.
+    """Return the values of the typed words, by name, and a list of all other typed texts.
 
     A word with an empty value counts as not typed.
 
@@ -167,6 +168,9 @@ def read_makeflags(flags: str) -> list[str]:
 
     make writes the words in reverse order, with a backslash before blanks and backslashes, and
     with each dollar sign doubled.
+
+    Raises:
+        WordError: If `make -e` was typed, because MAKEFLAGS then does not have the words.
     """
     _, marker, text = f" {flags}".partition(" -- ")
     if "$(MAKEOVERRIDES)" in text:
@@ -177,14 +181,20 @@ def read_makeflags(flags: str) -> list[str]:
 
 
 def find_target(arguments: Sequence[str]) -> str:
-    """Find the target of make that runs the same command as a command line; empty if none."""
+    """Return the target of make that runs the command in `arguments`; empty if no command."""
     names = [w for w in arguments if not (w.startswith("-") or NAME.fullmatch(w))][:2]
     targets = {" ".join(command): target for target, command in COMMANDS.items()}
     return targets.get(" ".join(names), names[0] if names else "")
 
 
 def list_arguments(target: str, arguments: list[str], flags: str) -> list[str]:
-    """List the arguments of `capsweep` for a target of make: command, ARGS, words of MAKEFLAGS."""
+    """List the arguments of `capsweep` for a target of make: command, ARGS, words of MAKEFLAGS.
+
+    Args:
+        target: The target, such as `sweep`.
+        arguments: The words of ARGS.
+        flags: The variable MAKEFLAGS.
+    """
     return [*COMMANDS.get(target, (target,)), *arguments, *select_words(flags)]
 
 

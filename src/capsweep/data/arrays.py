@@ -1,7 +1,7 @@
 """Reader of data sets that a user supplies as one .npz file.
 
-`capsweep new` describes such a file and `NpzReader` reads it. Both call `decode_arrays`, so that
-they accept the same files.
+`capsweep new` writes the configuration for such a file, and `NpzReader` reads the file. Both call
+`decode_arrays`, so that they accept the same files.
 
 Shape letters: N examples, C H W image.
 """
@@ -21,17 +21,17 @@ from capsweep.storage.checked import open_npz
 from capsweep.storage.files import hash_open_file
 from capsweep.storage.official_files import Digest, open_content
 
-NAMES = {"train": "train", "validation": "val", "test": "test"}  # prefix of arrays, by split
+NAMES = {"train": "train", "validation": "val", "test": "test"}  # prefix of array names, by split
 VALIDATION = {"val_images", "val_labels"}  # optional arrays
 LAYOUT = (
     "train_images and test_images (uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]), train_labels "
     "and test_labels (whole numbers from 0 on, [N]), and val_images and val_labels if there are any"
 )
 SCALE = "write intensities 0..255 (if yours are 0..1: (255 * images).round().astype('uint8'))"
-MOST_CHANNELS = 4  # largest size of an axis that is taken for the channels
+MOST_CHANNELS = 4  # largest size of an axis of channels, if the order of axes is inferred
 MOST_CLASSES = 10**6
-MOST_NAMED = 200  # characters of a list of array names in a message
-MOST_SEEN = 1000  # images of a split whose values are checked
+MOST_NAMED = 200  # largest number of characters of a list of array names in a message
+MOST_SEEN = 1000  # number of images per split whose values are checked
 # Images that have only these values were scaled before the conversion to uint8: to 0..1, to mean 0
 # and deviation 1 (negative values wrap around), or to 0..16 (like the digits of scikit-learn).
 FAINT = {*range(17), 253, 254, 255}
@@ -42,10 +42,10 @@ class NpzContent:
     """The data set in an .npz file.
 
     Attributes:
-        splits: The examples of "train", "test" and, if the file has some, "validation".
+        splits: The examples of "train", "test" and, if the file has this split, "validation".
         axes: Order of the axes of the images in the file: "chw" (channels first) or "hwc"
             (channels last).
-        num_classes: Number of classes, counted over all splits.
+        num_classes: Number of classes: the largest label in all splits, plus 1.
         unused: Names of arrays in the file that are not used.
     """
 
@@ -60,7 +60,7 @@ class NpzReader(OfficialReader):
 
     Args:
         sha256: The sha256 of the file. The key is the name of the file without .npz.
-        folders: Folders below the data folder in which to look for the file.
+        folders: Where to look for the file: names of folders below the data folder.
         num_classes: The number of classes that the labels must have.
         axes: Order of the axes of images with channels: "chw" (channels first) or "hwc" (channels
             last). None infers the order from the shape.
@@ -80,14 +80,14 @@ class NpzReader(OfficialReader):
         self.num_classes, self.axes = num_classes, axes
 
     def decode_files(self, folder: str) -> Decoded:
-        """Read the splits, uint8 images [N, C, H, W], from the file.
+        """Read the splits, with uint8 images [N, C, H, W], from the file.
 
         Args:
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If the file is missing, its hash is not the declared one, or `decode_arrays`
-                refuses its arrays.
+            DataError: If the file is missing, if its hash is not the declared one, if its labels do
+                not have `num_classes` classes, or if `decode_arrays` refuses its arrays.
         """
         ((name, declared),) = self.sha256.items()
         path = self.files.find_all(folder, {name: [f"{name}.npz"]})[name]
@@ -106,22 +106,23 @@ class NpzReader(OfficialReader):
 def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> NpzContent:
     """Read and check the data set in an open .npz file.
 
-    The file has `train_images` and `test_images`, which are uint8 [N, H, W], [N, C, H, W] or
-    [N, H, W, C]. It also has `train_labels` and `test_labels`, which are whole numbers from 0 on,
-    [N] or [N, 1]. `val_images` and `val_labels` are optional.
+    The file has the arrays `train_images` and `test_images`, which are uint8 [N, H, W],
+    [N, C, H, W] or [N, H, W, C]. It also has the arrays `train_labels` and `test_labels`, which are
+    whole numbers from 0 on, [N] or [N, 1]. The arrays `val_images` and `val_labels` are optional.
 
     Args:
-        path: Name of the file, for messages.
+        path: Path of the file, for messages.
         file: The file, open for reading.
         axes: Order of the axes of images with channels: "chw" (channels first) or "hwc" (channels
             last). None infers the order from the shape.
 
     Returns:
-        The splits, with images [N, C, H, W].
+        The content of the file, with images [N, C, H, W].
 
     Raises:
-        DataError: If an array is missing, or if the type, the shape or the values of an array are
-            not possible for images or labels.
+        DataError: If the file is damaged, if an array is missing, or if the dtype, the shape or the
+            values of an array are not possible for images or labels. Also if `axes` is None and the
+            shape of the images allows both orders.
     """
     try:
         return _decode_archive(file, axes)
@@ -149,10 +150,12 @@ def _decode_archive(file: IO[bytes], axes: str | None) -> NpzContent:
 
 
 def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
-    """Return `axes` if given; otherwise infer "chw" or "hwc" from the shape of images [N, ...].
+    """Return `axes` if it is not None; otherwise infer the order from the images' shape.
+
+    The axis of channels is the one with a size of at most MOST_CHANNELS.
 
     Raises:
-        ValueError: If images cannot have this shape.
+        ValueError: If `shape` is not possible for images.
         DataError: If the shape allows both orders.
     """
     if len(shape) not in (3, 4) or (len(shape) == 3 and axes == "hwc"):
@@ -187,8 +190,8 @@ def _make_split(
 def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None:
     """Raise DataError unless an array holds uint8 images of the expected shape.
 
-    Of the first MOST_SEEN images, at least two must differ. At least one value must be outside of
-    FAINT, unless all values are 0 or 255.
+    Values are checked in the first MOST_SEEN images. If there are several images, two of them must
+    differ. At least one value must be outside of FAINT, unless all values are 0 or 255.
     """
     if images.size == 0:
         raise DataError(f"{name} is empty: its shape is {images.shape}; write at least one example")
@@ -210,7 +213,7 @@ def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None
 
 
 def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
-    """Raise DataError unless an array holds `count` class labels, whole numbers from 0 on."""
+    """Raise DataError unless an array holds `count` classes as whole numbers from 0 on."""
     if labels.dtype.kind not in "iubf" or labels.shape not in ((count,), (count, 1)):
         raise DataError(
             f"{name} are {labels.dtype} {labels.shape} for {count} images; write one class per "

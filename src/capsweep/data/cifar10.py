@@ -1,7 +1,7 @@
 """Reader of CIFAR-10 (Krizhevsky 2009) in its binary version; the pickled version is never read.
 
-A record is one label byte, 0..9, and 3,072 bytes of pixels: the red, the green and the blue plane,
-with 32x32 bytes each.
+A record has one label byte (0..9), then the red, the green and the blue plane of an image. Each
+plane has 32x32 bytes.
 """
 
 import io
@@ -33,15 +33,16 @@ APPROXIMATE = "its source (this copy is not published; for the official one: dat
 
 
 class Cifar10Reader(OfficialReader):
-    """A reader of `cifar-10-binary.tar.gz`, or of its six `.bin` files, plain or as `.bin.xz`.
+    """A reader of CIFAR-10 from the archive of its publisher, or from the six files in it.
 
-    An `.xz` file is decompressed before it is hashed.
+    The archive is `cifar-10-binary.tar.gz`. Each of the six files may be `.bin` or `.bin.xz`. An
+    `.xz` file is decompressed before it is hashed.
 
     Args:
-        sha256: The sha256 of the official archive or, for a copy that is not official, of each of
-            its six files. Keys are the names of the files without ending.
-        folders: Folders below the data folder in which to look for the files.
-        sha256_plain: The sha256 of the six files in the official archive.
+        sha256: For the official data, the sha256 of the archive. For a copy that is not official,
+            the sha256 of each of the six files. Keys are names without ending.
+        folders: Where to look for the files: names of folders below the data folder.
+        sha256_plain: The sha256 of each of the six files in the official archive.
     """
 
     name = "cifar10"
@@ -57,13 +58,14 @@ class Cifar10Reader(OfficialReader):
         super().__init__(sha256, folders, sha256_plain)
 
     def decode_files(self, folder: str) -> Decoded:
-        """Read the splits, uint8 images [N, 3, 32, 32], from the official files.
+        """Read the splits, with uint8 images [N, 3, 32, 32], from the official files.
 
         Args:
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If a file is missing or its hash is not the declared one.
+            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
+                decoded.
         """
         if self.is_official and self.files.find(folder, f"{ARCHIVE}.tar.gz"):
             files = self.read_verified(folder, [ARCHIVE], ".tar.gz")
@@ -88,11 +90,11 @@ class Cifar10Reader(OfficialReader):
         with suppress(lzma.LZMAError, EOFError), lzma.open(io.BytesIO(data)) as file:
             # The size is limited, since a file that is not verified yet may decompress to any size.
             return file.read(BATCH + 1)
-        return data  # damaged: the hash of these bytes is wrong, so that the file is refused
+        return data  # damaged: these bytes have a wrong hash, so the file is refused
 
 
 def _parse_archive(path: Path, data: bytes) -> dict[str, LabelledImages]:
-    """Parse all batches in the archive; the keys are the names of the batches without ending."""
+    """Parse the six files in the archive; the keys of the result are their names without ending."""
     with report_undecodable(path), tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         files = {Path(each.name).stem: archive.extractfile(each) for each in archive.getmembers()}
         contents = {name: file.read() for name, file in files.items() if file}

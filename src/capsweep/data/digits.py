@@ -1,4 +1,4 @@
-"""Readers of MNIST and other IDX files, SVHN, scikit-learn's digits, and signed numbers.
+"""Readers of MNIST and similar data sets, of SVHN, of scikit-learn's digits, and of signed numbers.
 
 Shape letters: N examples, C H W image, E pixels.
 """
@@ -25,26 +25,28 @@ from capsweep.storage.official_files import locate_folder, report_undecodable, r
 from capsweep.storage.stores import hide_query
 
 TIMEOUT = 10.0  # seconds without an answer before a mirror counts as unreachable
-LARGEST_BYTE = 255  # largest byte that stands for a signed number
+LARGEST_BYTE = 255  # largest of the bytes 0..255, which stand for signed numbers
 # The bytes v and 255 - v, with v < 128, are a pair. The pair is in the test split if v % TEST_STEP
 # == TEST_PLACE. So the first pair (v = 0) and the last pair (v = 127) are training examples.
 TEST_STEP, TEST_PLACE = 4, 1
-BOX, CANVAS = 20, 28  # sides in pixels of the box around a digit of MNIST, and of an image
-TEST_DIGITS = 360  # test images, from scikit-learn's 1,797 digits
-SPLIT_SEED = 20171026  # date of Sabour, Frosst, Hinton 2017; the split is the same in all cells
+BOX, CANVAS = 20, 28  # sides in pixels: the box around a digit of MNIST; an image of MNIST
+TEST_DIGITS = 360  # number of scikit-learn's 1,797 digits that are test images
+SPLIT_SEED = 20171026  # date of the paper by Sabour, Frosst and Hinton; used in all cells
 
 
 class IdxReader(OfficialReader):
-    """A reader of MNIST or a data set in the same format, which downloads missing files.
+    """A reader of MNIST or of a data set in the same format.
 
-    The files are `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, with or without `.gz`.
+    The files are `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, with or without `.gz`. Missing
+    files are downloaded.
 
     Args:
         sha256: The sha256 of each `.gz` file. Keys are the names of the files without `.gz`.
-        sha256_plain: The sha256 of the decompressed files, as far as they are known.
-        folders: Folders below the data folder in which to look for the files. Downloads are written
-            to the first folder.
-        mirrors: URL prefixes from which to download, tried in order.
+        sha256_plain: The sha256 of each decompressed file that has a known hash, by the same names.
+        folders: Where to look for the files: names of folders below the data folder. Downloads are
+            written to the first folder.
+        mirrors: URLs for downloads, to which the name of a file is appended. They are tried in
+            order.
     """
 
     def __init__(
@@ -67,13 +69,14 @@ class IdxReader(OfficialReader):
         return Splits(images["train"], images["test"])
 
     def decode_files(self, folder: str) -> Decoded:
-        """Read the splits, uint8 images [N, 1, H, W], and download files that are missing.
+        """Download missing files, and read the splits with uint8 images [N, 1, H, W].
 
         Args:
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If a file cannot be downloaded or its hash is not the declared one.
+            DataError: If a file cannot be downloaded, if its hash is not the declared one, or if it
+                cannot be decoded.
         """
         for name in self.sha256:
             if self.files.find(folder, f"{name}.gz", name) is None:
@@ -112,18 +115,19 @@ class IdxReader(OfficialReader):
 def decode_idx(path: Path, data: bytes) -> Tensor:
     """Decode the uint8 array in a verified IDX file.
 
-    The fourth byte of the file is the number of dimensions. Then come the sizes of the dimensions
-    as big-endian int32, and the numbers. The index of the last dimension changes fastest.
+    The fourth byte of the file is the number of dimensions. After it come the sizes of the
+    dimensions as big-endian int32, then the elements of the array. The index of the last dimension
+    changes fastest.
 
     Args:
-        path: Name of the file, for messages. If it ends in .gz, `data` is decompressed first.
+        path: Path of the file, for messages. If the path ends in .gz, `data` is decompressed first.
         data: The bytes of the file.
 
     Returns:
-        The array, uint8, with the dimensions that the file declares.
+        The uint8 array, in the shape that the file declares.
 
     Raises:
-        DataError: If the bytes are not an IDX file of bytes.
+        DataError: If `data` is not an IDX file of uint8 numbers.
     """
     with report_undecodable(path):
         data = gzip.decompress(data) if path.suffix == ".gz" else data
@@ -143,20 +147,21 @@ class SvhnReader(OfficialReader):
     publisher = "http://ufldl.stanford.edu/housenumbers/"
 
     def decode_files(self, folder: str) -> Decoded:
-        """Read the splits, uint8 images [N, 3, 32, 32], from the official files.
+        """Read the splits, with uint8 images [N, 3, 32, 32], from the official files.
 
         Args:
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If a file is missing or its hash is not the declared one.
+            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
+                decoded.
         """
         files = self.read_verified(folder, ["train_32x32", "test_32x32"], ".mat")
         return {split: _decode_svhn(*files.pop(f"{split}_32x32")) for split in ("train", "test")}
 
 
 def _decode_svhn(path: Path, data: bytes) -> LabelledImages:
-    """Decode a file with images `X`, uint8 [H, W, C, N], and labels `y`, 1..10, [N, 1]."""
+    """Decode a file that has uint8 images `X` [H, W, C, N] and labels `y` [N, 1] in 1..10."""
     with report_undecodable(path):
         variables = load_matlab(data)
         return label_images(variables["X"].transpose(3, 2, 0, 1), variables["y"][:, 0] % 10, 10)
@@ -166,8 +171,8 @@ def load_matlab(data: bytes) -> dict[str, Any]:
     """Load the variables of a MATLAB file by their names.
 
     Args:
-        data: Bytes of the file. They must be verified, since damaged bytes can crash scipy and the
-            whole process.
+        data: The bytes of the file, whose hash must have been verified. Damaged bytes can crash
+            scipy, and scipy then crashes the whole process.
     """
     from scipy.io import loadmat
 
@@ -175,7 +180,7 @@ def load_matlab(data: bytes) -> dict[str, Any]:
 
 
 class ComputedReader(Reader):
-    """A reader of images that are computed, not read from a file of the data folder.
+    """A reader of images that are computed and not read from a file of the data folder.
 
     Args:
         sha256: The declared sha256 of the bytes from which the images are computed.
@@ -185,13 +190,13 @@ class ComputedReader(Reader):
         self.sha256 = sha256
 
     def check_digest(self, content: bytes) -> None:
-        """Check the sha256 of the bytes from which images are computed.
+        """Check that bytes have the declared sha256.
 
         Args:
-            content: The bytes.
+            content: The bytes from which images are computed.
 
         Raises:
-            DataError: If the sha256 of the bytes is not the declared one.
+            DataError: If they have another sha256.
         """
         if (computed := hash_bytes(content)) != self.sha256:
             raise DataError(
@@ -201,13 +206,17 @@ class ComputedReader(Reader):
 
 
 class DigitsReader(ComputedReader):
-    """A reader of the 1,797 digits in scikit-learn, as images of MNIST's size in a fixed split."""
+    """A reader of scikit-learn's 1,797 digits.
+
+    The digits are enlarged to the size of MNIST's images. The split into training and test images
+    is the same in all cells.
+    """
 
     def read(self, folder: str) -> Splits:
         """Return 1,437 training and 360 test images, uint8 [N, 1, 28, 28].
 
         Args:
-            folder: Not used.
+            folder: Not used, since no file of the data folder is read.
 
         Raises:
             DataError: If the digits of the installed scikit-learn are not the declared ones.
@@ -235,8 +244,8 @@ def draw_on_canvas(images_NHW: Tensor) -> Tensor:
         images_NHW: Images [N, 8, 8] with intensities 0..16.
 
     Returns:
-        uint8 images [N, 1, 28, 28] with intensities 0..255: each image resized to 20x20 pixels
-        (bicubic, anti-aliased) and centred.
+        uint8 images [N, 1, 28, 28] with intensities 0..255. Each digit is resized to 20x20 pixels
+        (bicubic, anti-aliased) and placed in the middle.
     """
     scaled_N1HW = images_NHW[:, None].float() * (255 / 16)
     box = F.interpolate(scaled_N1HW, size=(BOX, BOX), mode="bicubic", antialias=True)
@@ -245,25 +254,26 @@ def draw_on_canvas(images_NHW: Tensor) -> Tensor:
 
 
 class SignReader(ComputedReader):
-    """A reader of signed numbers: each is an image of one pixel, and its sign is the class.
+    """A reader of signed numbers; a number is an image of one pixel, and its sign is its class.
 
     A capsule network cannot learn this task without a bias (Peer, Stabinger, Rodriguez-Sanchez
     2021, "Limitation of capsule networks"). A byte v stands for x = (2 v - 255) / 255, so that
-    255 - v stands for -x and no byte stands for 0. The data set has all 256 bytes. The bytes v and
-    255 - v are always in the same split.
+    255 - v stands for -x and no byte stands for 0. The data set has one image for each of the 256
+    bytes. The images of the bytes v and 255 - v are always in the same split.
 
     Args:
-        sha256: The declared sha256 of the images and labels of both splits together.
+        sha256: The declared sha256 of these bytes in order: the training images, their labels, the
+            test images, their labels.
     """
 
     def read(self, folder: str) -> Splits:
         """Return 192 training and 64 test images, uint8 [N, 1, 1, 1].
 
         Args:
-            folder: Not used.
+            folder: Not used, since no file of the data folder is read.
 
         Raises:
-            DataError: If images or labels are not the declared ones.
+            DataError: If the images and labels have another sha256 than the declared one.
         """
         byte_N = np.arange(LARGEST_BYTE + 1, dtype=np.uint8)
         pair_N = np.minimum(byte_N, LARGEST_BYTE - byte_N)

@@ -22,7 +22,7 @@ from capsweep.data.batches import (
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
 
-DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # the 13 crops: distances from the middle crop; directions
+DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # shifts of 12 of the 13 crops: pixels; directions
 
 
 class ShiftedImages(DeviceSplit):
@@ -32,12 +32,12 @@ class ShiftedImages(DeviceSplit):
 
     Args:
         examples: Images [N, C, H, W] and labels [N], on the training device.
-        split: The split of the examples. Test images are never shifted.
-        shift: Largest shift in pixels, in both axes.
-        canvas: Side in pixels of a square canvas, in the middle of which smaller images are placed;
-            None keeps the size of the images.
-        moved_validation: Whether validation images are shifted too, so that they are like the
-            training images. Each validation image has one fixed shift.
+        split: Name of the split. Test images are never shifted.
+        shift: Largest shift in pixels along each axis.
+        canvas: Side in pixels of a square canvas. Smaller images are placed in its middle. None
+            keeps the size of the images.
+        moved_validation: Whether validation images are shifted too, to be like the training images.
+            Each validation image then has one fixed shift.
 
     Raises:
         ConfigError: If the canvas is smaller than the images.
@@ -78,9 +78,9 @@ class ShiftedImages(DeviceSplit):
         return Batch(to_unit(self.images_NCHW[part]), self.labels_N[part])
 
     def _draw_windows(self, generator: torch.Generator) -> Tensor:
-        """Draw a shifted window of each example, and return the windows' memory offsets [N]."""
-        # Offsets are drawn on the CPU, so that they are the same for every device. They are moved
-        # to the device once per epoch.
+        """Draw a shift for each example, and return memory offsets [N] of the shifted windows."""
+        # The shifts are drawn on the CPU, so that they are the same for every device. They are
+        # copied to the device once per epoch.
         offsets_N2 = torch.randint(2 * self.shift + 1, (len(self), 2), generator=generator)
         everyone_N = torch.arange(len(self), device=self.device)
         return locate_windows(self.windows, everyone_N, offsets_N2.to(self.device))
@@ -89,24 +89,25 @@ class ShiftedImages(DeviceSplit):
 class CroppedImages(DeviceSplit):
     """Images that are cropped at random positions and randomly changed in training.
 
-    Validation and test use the crop in the middle without changes.
+    In validation and test, the middle crop of each image is used without changes.
 
     Args:
         examples: Square images [N, C, H, W] and labels [N], on the training device.
-        split: The split of the examples.
-        crop: Side of a crop in pixels.
+        split: Name of the split.
+        crop: Side of a square crop in pixels.
         flip: Whether a training image is mirrored left to right with probability 1/2.
         brightness: Largest change of the intensities 0..255. For each training image, a number is
             drawn from -brightness .. brightness and added to all intensities.
         contrast: Lowest and highest contrast factor. For each training image, a factor is drawn
-            from this range. It multiplies the difference of each intensity to the channel's mean.
-        mean_over: Pixels over which this mean is computed: "image" (the whole image) or "crop"
-            (only the crop).
-        standardise: Whether each image is finally scaled to mean 0 and standard deviation 1;
-            otherwise intensities 0..255 are scaled to 0..1.
+            from this range. It multiplies the difference between each intensity and the mean of
+            the channel.
+        mean_over: Pixels over which the mean of a channel is computed for the contrast: "image"
+            (the whole image) or "crop" (only the crop).
+        standardise: Whether each crop is scaled to mean 0 and standard deviation 1 at the end. If
+            not, intensities 0..255 are scaled to 0..1.
 
     Raises:
-        ConfigError: If the images are not square, or smaller than a crop.
+        ConfigError: If the images are not square, or if they are smaller than a crop.
     """
 
     def __init__(
@@ -165,29 +166,30 @@ class CroppedImages(DeviceSplit):
         return self._make_batch(self.crop_pixels(part), part)
 
     def crop_pixels(self, part: slice) -> Tensor:
-        """Return the middle crops of examples in order, uint8 [B, C, H, W], before any scaling.
+        """Return the middle crops of examples in order, uint8 [B, C, H, W], without scaling.
 
         Args:
-            part: Positions in the split.
+            part: Indices of the examples in the split.
         """
         middle = self.slack // 2
         return self.windows[part, :, middle, middle]
 
     def iterate_crops(self, part: slice) -> Iterator[Batch]:
-        """Yield 13 batches of the same examples, each with another crop.
+        """Yield 13 batches of the same examples; each batch has another crop of the images.
 
-        The crops are the middle crop and 12 others, which are shifted from it by 1, 2 and 3 pixels
-        along the four diagonals. Each crop is scaled separately. This is the 13-crop test in the
-        authors' code of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018).
+        The first crop is the middle crop. The 12 others are shifted from the middle crop by 1, 2 or
+        3 pixels in both axes, in each of the four diagonal directions. Each crop is scaled
+        separately. The authors' code of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst
+        2018) tests networks with these 13 crops.
 
         Args:
-            part: Positions in the split.
+            part: Indices of the examples in the split.
 
         Yields:
             A batch for each of the 13 crops.
 
         Raises:
-            ConfigError: If there are fewer than 3 pixels on some side of the middle crop.
+            ConfigError: If the middle crop is less than 3 pixels away from a border of the image.
         """
         middle, last = self.slack // 2, self.slack
         if min(middle, last - middle) < DIAGONAL[-1]:
@@ -203,7 +205,11 @@ class CroppedImages(DeviceSplit):
         return Batch(self.scale_pixels(images_BCHW.float()), self.labels_N[part])
 
     def _draw_jitter(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw whether each example is mirrored, its brightness and its contrast, [N] each."""
+        """Draw the random changes of each example as three tensors [N].
+
+        They are: whether to mirror the image, the number to add to all intensities, and the
+        contrast factor.
+        """
         uniform_3N = torch.rand((3, len(self)), generator=generator).to(self.device)
         flip_N = uniform_3N[0] < (0.5 if self.flip else 0.0)
         brightness_N = (2 * uniform_3N[1] - 1) * self.brightness
@@ -223,13 +229,13 @@ class CroppedImages(DeviceSplit):
 
 
 class SignedImages(DeviceSplit):
-    """Images whose bytes stand for numbers in -1..1, without random changes.
+    """Images of bytes that are scaled to numbers in -1..1; there are no random changes.
 
-    A byte v becomes (2 v - 255) / 255, so that v and 255 - v become exactly x and -x.
+    A byte v becomes (2 v - 255) / 255. So the bytes v and 255 - v become x and -x exactly.
 
     Args:
         examples: Images [N, C, H, W] and labels [N], on the training device.
-        split: The split of the examples. All splits are treated alike.
+        split: Name of the split. It has no effect, because all splits are treated alike.
     """
 
     def __init__(self, examples: LabelledImages, split: Split) -> None:
@@ -240,7 +246,7 @@ class SignedImages(DeviceSplit):
         return len(self.labels_N)
 
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
-        """Return the function that makes batches, which is the same in every epoch."""
+        """Return the same function in every epoch; see `DeviceSplit.prepare_epoch`."""
         return self._make_batch
 
     def evaluation_batch(self, part: slice) -> Batch:
@@ -255,8 +261,8 @@ class SignedImages(DeviceSplit):
 def standardise_images(images_BCHW: Tensor) -> Tensor:
     """Scale each image to mean 0 and standard deviation 1 over all its values.
 
-    This is TensorFlow's `per_image_standardization`: a deviation below 1 / sqrt(C H W) is replaced
-    by 1 / sqrt(C H W).
+    This is TensorFlow's `per_image_standardization`: a standard deviation below
+    1 / sqrt(C H W) is replaced by 1 / sqrt(C H W).
 
     Args:
         images_BCHW: float32 images [B, C, H, W].
@@ -275,7 +281,8 @@ def compute_moments(images_BCHW: Tensor) -> tuple[Tensor, Tensor]:
         images_BCHW: float32 images [B, C, H, W].
 
     Returns:
-        The means and the deviations, [B, 1] each. A deviation is at least 1 / sqrt(C H W).
+        The means and the standard deviations, [B, 1] each. A standard deviation below
+        1 / sqrt(C H W) is replaced by 1 / sqrt(C H W).
     """
     values_BE = images_BCHW.flatten(1)
     deviation_B1 = values_BE.std(dim=1, correction=0, keepdim=True)

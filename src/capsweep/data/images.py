@@ -1,4 +1,4 @@
-"""Labelled images and their readers, and functions that split a data set.
+"""Labelled images, readers of data sets, and functions that split a data set.
 
 Shape letters: N examples, C H W image.
 """
@@ -17,8 +17,8 @@ from torch import Tensor
 from capsweep.data.batches import Presenter, Split
 from capsweep.errors import ConfigError, DataError
 
-EVALUATION_BATCH = 500  # examples in a batch of an evaluation
-VALIDATION_SEED = 20171026  # chooses the held-out examples, which are the same in all cells
+EVALUATION_BATCH = 500  # examples per batch in an evaluation
+VALIDATION_SEED = 20171026  # seed of the choice of held-out examples, the same in all cells
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class LabelledImages:
 
     Attributes:
         images_NCHW: uint8 images [N, C, H, W].
-        labels_N: int64 classes [N], from 0 on.
+        labels_N: int64 classes [N], counted from 0.
     """
 
     images_NCHW: Tensor
@@ -38,7 +38,10 @@ class LabelledImages:
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of the images and labels, which must be on the CPU, with types and shapes."""
+        """The sha256 of the images and labels, including their dtypes and shapes.
+
+        The images and labels must be on the CPU.
+        """
         digest = hashlib.sha256()
         for array in (self.images_NCHW.numpy(), self.labels_N.numpy().astype("<i8", copy=False)):
             digest.update(f"{array.dtype.str} {array.shape} ".encode())
@@ -49,7 +52,8 @@ class LabelledImages:
         """Copy some of the examples.
 
         Args:
-            index_N: Positions of the examples in the order wanted, int64; or a mask, bool [N].
+            index_N: int64 indices of the examples, in the order of the result; or a bool mask [N]
+                that is True for the examples to copy.
         """
         return LabelledImages(self.images_NCHW[index_N], self.labels_N[index_N])
 
@@ -75,7 +79,7 @@ def join_examples(parts: Sequence[LabelledImages]) -> LabelledImages:
     return LabelledImages(images_NCHW, torch.cat([part.labels_N for part in parts]))
 
 
-Decoded = Mapping[str, LabelledImages]  # by split
+Decoded = Mapping[str, LabelledImages]  # the examples of each split, by its name
 
 
 def label_images(images_NCHW: np.ndarray, labels_N: np.ndarray, classes: int) -> LabelledImages:
@@ -83,7 +87,7 @@ def label_images(images_NCHW: np.ndarray, labels_N: np.ndarray, classes: int) ->
 
     Args:
         images_NCHW: Images [N, C, H, W].
-        labels_N: Classes [N], of any number type.
+        labels_N: Classes [N], of any numeric dtype.
         classes: How many classes there are.
 
     Returns:
@@ -109,9 +113,10 @@ class Splits:
     Attributes:
         train: Training examples.
         test: Test examples.
-        validation: Validation examples, if the data set defines them; None if they are to be taken
-            from `train`.
-        parts: The sha256 of other images from which examples are composed, by name.
+        validation: Validation examples; None if the publisher defines none. Then validation
+            examples are held out from `train`.
+        parts: If the examples are composed from other images: the sha256 of each set of these
+            images, by name.
     """
 
     train: LabelledImages
@@ -140,7 +145,9 @@ class Reader(Protocol):
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If a file is missing or its hash is not the declared one.
+            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
+                decoded.
+            StoreError: If the object store does not answer.
         """
         self.read(folder)
 
@@ -155,14 +162,16 @@ class Reader(Protocol):
             The splits, as the publisher of the data set defines them.
 
         Raises:
-            DataError: If a file is missing or its hash is not the declared one.
+            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
+                decoded.
+            StoreError: If the object store does not answer.
         """
 
 
 class TestReader(Protocol):
-    """A source of test images that replace the test images of a data set.
+    """A source of test images, which replace the test images of a data set.
 
-    The new images are read from other files, or computed from the test images of the data set.
+    The new images are read from other files, or computed from the test images that they replace.
     """
 
     def read(self, folder: str, test: LabelledImages) -> LabelledImages:
@@ -173,17 +182,19 @@ class TestReader(Protocol):
             test: The test images of the data set.
 
         Raises:
-            DataError: If a file is missing or its hash is not the declared one.
+            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
+                decoded.
+            StoreError: If the object store does not answer.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TestedElsewhere(Reader):
-    """A reader that takes training images from one source and test images from another.
+    """A reader of two sources: one of training and validation images, one of test images.
 
     Attributes:
-        reader: Reads the data set whose training and validation examples are used.
+        reader: Reads the data set that provides training and validation images.
         test: Provides the test images.
     """
 
@@ -218,7 +229,7 @@ def split_off_validation(splits: Splits, held_out: int) -> tuple[LabelledImages,
 def hold_out(
     examples: LabelledImages, count: int, seed: int
 ) -> tuple[LabelledImages, LabelledImages]:
-    """Split examples at random into two sets, with equal proportions of the classes.
+    """Split examples at random into two sets, stratified by class.
 
     The choice depends only on the labels, `count` and `seed`.
 
@@ -235,7 +246,7 @@ def hold_out(
     """
     if count >= len(examples):
         raise ConfigError(f"dataset.validation must be < {len(examples)} examples, got {count}")
-    if count == 0:  # the usual case, in which no example is copied
+    if count == 0:  # the usual case: no example is copied
         return examples, examples.select(torch.arange(0))
     is_held_N = torch.zeros(len(examples), dtype=torch.bool)
     is_held_N[torch.from_numpy(draw_stratified(examples.labels_N.numpy(), count, seed))] = True
@@ -243,10 +254,11 @@ def hold_out(
 
 
 def draw_stratified(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Draw examples at random; each class has the same proportion as in all examples.
+    """Draw a random sample of examples, stratified by class.
 
-    The n examples of a class, in random order, get the ranks (r + 1/2) / n for r from 0 to n - 1.
-    The sample consists of the examples with the `count` lowest ranks of all classes.
+    The n examples of each class are put in random order. The example at index r of this order gets
+    the rank (r + 1/2) / n. The sample consists of the `count` examples with the lowest ranks of all
+    classes. Equal ranks are put in random order.
 
     Args:
         labels_N: Classes [N].
@@ -254,7 +266,7 @@ def draw_stratified(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
         seed: Seed of the random order.
 
     Returns:
-        Positions of the examples [count], in the order of their ranks.
+        Indices [count] of the drawn examples, in the order of their ranks.
     """
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(labels_N))
@@ -267,12 +279,12 @@ def draw_stratified(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 class PreparedSplits(dict[str, Any]):
-    """The splits of a data set on the training device, by their names.
+    """The splits of a data set, ready for training, by name.
 
     The names are "train", "validation" and "test".
 
     Args:
-        parts: The splits.
+        parts: The object that makes the batches of each split, by name of the split.
         digests: The sha256 of the examples from which the splits were prepared, by name; see
             `Splits.digests`.
     """
@@ -293,26 +305,27 @@ def prepare_splits(
 ) -> PreparedSplits:
     """Read a data set, split it and move it to the training device.
 
-    If the data set is in shards, its examples stay on disk. Then only one test image is read here,
+    If the data set is in shards, its examples stay on disk, and only one test image is read here,
     to check its shape.
 
     Args:
         reader: Reads and verifies the data set.
         folder: The data folder, a path or the URL of an object store.
-        presenter: Builds the object that makes batches of a split.
+        presenter: Builds the object that makes the batches of a split.
         validation: How many training examples to hold out for validation.
         device: The training device.
-        declared: The expected numbers of examples of "train", "test" and, if the reader returns
-            this split, "validation". None allows any numbers.
+        declared: The expected number of examples of each split that the reader returns, by name of
+            the split. None allows any numbers.
         image_shape: The expected C, H and W of the images in a batch. None allows any shape.
 
     Returns:
         The objects that make the batches of "train", "validation" and "test".
 
     Raises:
-        DataError: If a file is missing or its hash is not the declared one, or if the numbers of
-            examples differ from `declared`.
-        ConfigError: If the settings of the data set contradict each other.
+        DataError: If the data set cannot be read or verified, or if the numbers of examples differ
+            from `declared`.
+        StoreError: If the object store does not answer.
+        ConfigError: If the settings of the data set contradict each other or the images.
     """
     splits = reader.read(folder)
     train, validated = split_off_validation(splits, validation)

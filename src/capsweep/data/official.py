@@ -2,7 +2,7 @@
 
 Files are verified by their sha256 and decoded once per node. Decoded images are kept in
 `$XDG_CACHE_HOME/capsweep` or `~/.cache/capsweep`, since data folders are often shared or read-only.
-A cache file is an .npz file for one data set with its declared hashes. The file has the images,
+The cache has an .npz file for each data set with its declared hashes. The .npz file has the images,
 labels and digests of the splits. It may be deleted at any time.
 """
 
@@ -30,8 +30,8 @@ from capsweep.storage.official_files import (
     read_content,
 )
 
-FORMAT = 2  # raise it when a reader decodes the same files to different arrays
-DIGESTS = "digests"  # array in a cache file: the digests of the splits, as JSON
+FORMAT = 2  # increase it when a reader decodes the same files to different arrays than before
+DIGESTS = "digests"  # name of the array with the digests of the splits, as JSON
 
 
 def decode_once(
@@ -39,8 +39,8 @@ def decode_once(
 ) -> Decoded:
     """Return the decoded images of a data set, from the user's cache if an intact copy is there.
 
-    Otherwise the images are decoded and stored in the cache. If several processes need them at the
-    same time, one process decodes and the others wait.
+    Otherwise the images are decoded and stored in the cache. If several processes need the images
+    at the same time, one process decodes and the others wait.
 
     Args:
         name: Name of the data set.
@@ -60,7 +60,7 @@ def decode_once(
     if images is not None:
         return images
     with lock_file(path):
-        images = _load_decoded(path, identity)  # another process made it meanwhile
+        images = _load_decoded(path, identity)  # another process may have stored them meanwhile
         if images is None:
             images = decode()
             try:
@@ -102,25 +102,25 @@ def _load_decoded(path: Path, identity: str) -> Decoded | None:
         return images
     except FileNotFoundError:
         return None
-    except Exception as error:  # a damaged zip file can make numpy and zipfile raise anything
+    except Exception as error:  # for a damaged file, numpy and zipfile can raise any error
         reason = " ".join(str(error).split()) or type(error).__name__
         terminal.print_once(f"{path}: not used ({reason}); the official files are decoded again")
         return None
 
 
 class OfficialReader(Reader):
-    """A reader of official files, which are decoded once per node and not in every trial.
+    """A base class for readers of official files, which are decoded only once per node.
 
     Args:
-        sha256: The sha256 of each official file, by its name without ending. These hashes are the
-            fingerprint of the data set. With the text "unknown" in place of a hash, reading raises
-            an error that says which hash to declare.
-        folders: Folders below the data folder in which to look for the files.
-        sha256_plain: The sha256 of the decompressed files, as far as they are known.
+        sha256: The sha256 of each official file, by name of the file without ending. These hashes
+            are the fingerprint of the data set. If a hash is the text "unknown", reading raises a
+            DataError that says which hash to declare.
+        folders: Where to look for the files: names of folders below the data folder.
+        sha256_plain: The sha256 of each decompressed file that has a known hash, by the same names.
 
     Attributes:
-        name: Name of the data set in the names of cache files.
-        publisher: The page or URL from which a user can download the files, for messages.
+        name: Name of the data set; the names of its cache files begin with it.
+        publisher: Page or URL from which a user can download the files, for messages.
     """
 
     name: str
@@ -142,7 +142,9 @@ class OfficialReader(Reader):
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If a file is missing or its hash is not the declared one.
+            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
+                decoded.
+            StoreError: If the object store does not answer.
         """
         declared = {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
         images = decode_once(self.name, declared, lambda: self.decode_files(folder))
@@ -156,16 +158,18 @@ class OfficialReader(Reader):
             folder: The data folder, a path or the URL of an object store.
 
         Returns:
-            The splits "train" and "test", and "validation" if the data set defines it.
+            The examples of "train", "test" and, if the data set defines this split, "validation".
 
         Raises:
-            DataError: If a file is missing or its hash is not the declared one.
+            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
+                decoded.
+            StoreError: If the object store does not answer.
         """
 
     def read_verified(
         self, folder: str, names: Iterable[str], *endings: str
     ) -> dict[str, tuple[Path, bytes]]:
-        """Read files and verify them by their declared hashes.
+        """Read files, and verify that they have their declared hashes.
 
         Args:
             folder: The data folder, a path or the URL of an object store.
@@ -173,10 +177,12 @@ class OfficialReader(Reader):
             *endings: Endings that a file may have, in order of preference.
 
         Returns:
-            The path and the bytes of each file, by its name without ending.
+            The path and the bytes of each file, by the name in `names`.
 
         Raises:
-            DataError: If a file is missing or its hash is not the declared one.
+            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
+                decoded.
+            StoreError: If the object store does not answer.
         """
         allowed = {name: [f"{name}{ending}" for ending in endings] for name in names}
         paths = self.files.find_all(folder, allowed)
@@ -185,9 +191,9 @@ class OfficialReader(Reader):
         return contents
 
     def read_file(self, path: Path) -> bytes:
-        """Read the bytes of a file, which are then hashed and decoded.
+        """Read the bytes of a file; later they are hashed and decoded.
 
-        A subclass may decompress the file here.
+        A subclass may override this method to decompress the bytes.
 
         Args:
             path: The file.
@@ -198,11 +204,12 @@ class OfficialReader(Reader):
         return read_content(path)
 
     def _make_digest(self, name: str, path: Path, data: bytes) -> Digest:
-        """Hash a file, and choose the declared hash to compare with.
+        """Hash a file, and choose the declared hash to compare with the computed hash.
 
-        A decompressed file is compared with its hash in `sha256_plain`, if there is one. There is
-        one exception: if the hash in `sha256` is unknown, the file is compared with `sha256`. Then
-        an error asks the user to declare that hash, because only `sha256` is part of the signature.
+        If the file is decompressed and has a hash in `sha256_plain`, that hash is chosen. All other
+        files are compared with their hash in `sha256`. There is one exception: if the hash in
+        `sha256` is "unknown", it is always chosen. Then an error asks the user to declare it,
+        because only `sha256` is part of the signature.
         """
         computed, declared = hash_bytes(data), self.sha256.get(name)
         is_plain = path.suffix != ".gz" and name in self.sha256_plain

@@ -1,8 +1,9 @@
-"""Readers of smallNORB (LeCun, Huang, Bottou 2004), stereo pairs in NYU's binary matrix format.
+"""Readers of smallNORB (LeCun, Huang, Bottou 2004), a data set of stereo pairs of images.
 
-The header of a matrix is little-endian int32: a magic number for the type, the number of
-dimensions, and at least three sizes (1 for an unused dimension). Then come the numbers. The index
-of the last dimension changes fastest.
+The files are matrices in NYU's binary format. A file begins with a header of little-endian int32
+numbers: a magic number for the dtype, the number of dimensions, and the size of each dimension. The
+header has at least three sizes; the size of an unused dimension is 1. After the header come the
+elements. The index of the last dimension changes fastest.
 """
 
 import gzip
@@ -24,8 +25,8 @@ PREFIXES = {
 }
 TYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
 IMAGES = tuple(f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("dat", "cat"))
-LEAST_DIMENSIONS = 3  # least number of sizes in the header, even for fewer dimensions
-PAIR = (2, 96, 96)  # shape of a stereo pair: left and right camera, rows, columns
+LEAST_DIMENSIONS = 3  # smallest number of sizes in a header, also for fewer dimensions
+PAIR = (2, 96, 96)  # shape of a stereo pair: cameras (left, right), rows, columns
 NUM_CLASSES = 5
 ENDINGS = (".mat.gz", ".mat")
 INFO = ("instance", "elevation", "azimuth", "light")  # columns of an `info` file
@@ -42,18 +43,19 @@ class SmallNorbReader(OfficialReader):
     publisher = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 
     def decode_files(self, folder: str) -> Decoded:
-        """Read the splits, with stereo pairs of halved height and width, uint8 [N, 2, 48, 48].
+        """Read the splits, and halve height and width of the images to uint8 [N, 2, 48, 48].
 
         Args:
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If a file is missing or its hash is not the declared one.
+            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
+                decoded.
         """
         files = self.read_verified(folder, IMAGES, *ENDINGS)
         images = {}
         for split, prefix in PREFIXES.items():
-            # No variable keeps the full-size pairs (448 MB), so that they are freed in this line.
+            # No variable refers to the full-size pairs (448 MB), so this line frees their memory.
             images_NCHW = halve_images(parse_matrix(*files.pop(f"{prefix}-dat"), *PAIR))
             path, data = files[f"{prefix}-cat"]
             labels_N = parse_matrix(path, data)
@@ -63,13 +65,13 @@ class SmallNorbReader(OfficialReader):
 
 
 def halve_images(images_NCHW: np.ndarray) -> np.ndarray:
-    """Halve the height and width of images; a pixel becomes the mean of a 2x2 block.
+    """Halve the height and width of images; each new pixel is the mean of a 2x2 block.
 
     Args:
         images_NCHW: uint8 images [N, C, H, W].
 
     Returns:
-        uint8 images [N, C, H / 2, W / 2], with means rounded half up.
+        uint8 images [N, C, H / 2, W / 2]. Means are rounded to the nearest integer, halves up.
     """
     count, channels, height, width = images_NCHW.shape
     total_NCHW = np.full((count, channels, height // 2, width // 2), 2, "u2")
@@ -83,12 +85,12 @@ def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
     """Parse a matrix in NYU's format.
 
     Args:
-        path: Name of the file, for messages. If it ends in .gz, `data` is decompressed first.
+        path: Path of the file, for messages. If the path ends in .gz, `data` is decompressed first.
         data: Verified bytes of the file.
-        *shape: Shape of each element of the first dimension.
+        *shape: Sizes of all dimensions except the first.
 
     Returns:
-        The matrix [N, *shape], in the type that its header declares.
+        The matrix [N, *shape], with the dtype that its header declares.
 
     Raises:
         DataError: If the bytes are not a matrix in this format.
@@ -104,18 +106,17 @@ class NovelViewpoints(Reader):
     """A reader of smallNORB that trains on familiar viewpoints and tests on novel ones.
 
     Training images are the official training images of the familiar viewpoints. Test images are the
-    official test images of the other viewpoints. Validation images are the official TEST images of
-    the familiar viewpoints. These images show toys that are not in the training images. In the
-    protocol of "Matrix capsules with EM routing", networks are compared at the same validation
-    error.
+    official test images of the other viewpoints. Validation images are the official test images of
+    the familiar viewpoints; they show other toys than the training images. The protocol of "Matrix
+    capsules with EM routing" compares networks that have the same validation error.
 
     Args:
         sha256: The sha256 of the `.mat.gz` files, including the `info` files. Keys are the names of
             the files without ending.
-        sha256_plain: The sha256 of the decompressed files, as far as they are known.
-        folders: Folders below the data folder in which to look for the files.
-        viewpoint: Angle of the camera that decides what is familiar: "azimuth" or "elevation".
-        familiar: The codes of the angles whose images are used in training.
+        sha256_plain: The sha256 of each decompressed file that has a known hash, by the same names.
+        folders: Where to look for the files: names of folders below the data folder.
+        viewpoint: The angle of the camera that is used to choose images: "azimuth" or "elevation".
+        familiar: The familiar values of this angle, as the codes in the `info` files.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class NovelViewpoints(Reader):
         familiar: Sequence[int],
     ) -> None:
         self.files = SmallNorbReader(sha256, folders, sha256_plain)
-        # Without the hashes of `info` files, so that all viewpoints share one file in the cache.
+        # The hashes of `info` files are left out, so that all viewpoints share one cache file.
         hashes = [{n: group[n] for n in IMAGES if n in group} for group in (sha256, sha256_plain)]
         self.images = SmallNorbReader(hashes[0], folders, hashes[1])
         self.column, self.familiar = INFO.index(viewpoint), list(familiar)

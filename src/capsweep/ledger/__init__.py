@@ -1,1 +1,1 @@
-"""The ledger, which stores finished and failed cells by signature. The package imports no torch."""
+"""The ledger: finished and failed cells, stored by signature. The package does not import torch."""

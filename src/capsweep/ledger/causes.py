@@ -1,8 +1,9 @@
-"""The causes of failures and their kinds, and the differences between two configurations.
+"""Describe and classify the causes of failures, and compare two configurations.
 
-A cause is one line. It begins with the name of an exception type, and the type decides the kind of
-the failure. The exception is the raised exception or an earlier exception that led to it. A failed
-cell is retried unless the same code would certainly fail again.
+The cause of a failure is one line of text. The line begins with the name of an exception type, and
+this type decides the kind of the failure. It is the type of the raised exception, or of an earlier
+exception that led to the raised exception. A failed cell is run again unless the same code would
+certainly fail again.
 """
 
 import builtins
@@ -13,15 +14,16 @@ from typing import Any, Literal
 from capsweep.config.cell import NEUTRAL, flatten
 from capsweep.errors import SHORT_OF_MEMORY
 
-# done: finished. stale: finished by other code. stopped: ended early by a search, without a result.
-# running: a living process runs the cell. missing: the ledger has nothing about the cell.
+# done: finished. stale: finished by other code. failed: ended by an error, or a file is damaged.
+# stopped: ended early by a search, without a result. running: a process runs the cell.
+# missing: the ledger has nothing about the cell.
 Status = Literal["done", "stale", "failed", "stopped", "running", "missing"]
 
 
 class CauseKind(StrEnum):
     """The kind of a failure. Reports group failures by kind."""
 
-    OUT_OF_MEMORY = "out of memory"  # of a GPU, a process or a node
+    OUT_OF_MEMORY = "out of memory"  # a GPU, a process or a node had too little memory
     NOT_FINITE = "NaN"  # a loss or metric was not finite
     DATA = "data"  # a data file is absent, damaged or wrong
     LOST = "lost worker"  # the process of the cell ended
@@ -33,10 +35,10 @@ class CauseKind(StrEnum):
 
 NODE_MEMORY = "OutOfMemory: Ray ended the worker because its node ran out of memory"
 
-# Kinds with which the same code fails again on the same configuration.
+# After a failure of these kinds, the same code fails again with the same configuration.
 DETERMINISTIC = frozenset({CauseKind.NOT_FINITE, CauseKind.CODE})
 
-# Names of exception types by kind. Any other type has the kind of its nearest base class.
+# Names of exception types by kind. Any other type has the kind of its nearest base class here.
 TYPES = {
     CauseKind.LOST: ("WorkerLost",),
     CauseKind.NODE: ("NodeError",),
@@ -57,10 +59,16 @@ KINDS = {name: kind for kind, names in TYPES.items() for name in names}
 def describe_cause(error: BaseException) -> str:
     """Describe the cause of a failure in one line.
 
+    One exception decides the cause. The raised exception is examined first, then the exception that
+    led to the raised exception, and so on. The first exception with a kind other than CODE and
+    UNKNOWN decides. If there is none, the raised exception decides.
+
+    Args:
+        error: The raised exception.
+
     Returns:
-        Type and message of the deciding exception. This is the first exception in the chain whose
-        kind is neither CODE nor UNKNOWN. If there is no such exception, the raised exception
-        decides. If an earlier exception decides, the raised exception follows in brackets.
+        The type and the message of the deciding exception. If an earlier exception decides, the
+        type and the message of the raised exception follow in brackets.
     """
     lines = [_describe_error(link) for link in _walk_chain(error)]
     external = (
@@ -73,7 +81,8 @@ def describe_cause(error: BaseException) -> str:
 def _walk_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception, then the exception that led to it, and so on back to the first exception.
 
-    The earlier exception is the `__cause__` or, if this is not suppressed, the `__context__`.
+    The next exception is the `__cause__` of the exception before. If there is no `__cause__`, the
+    next exception is the `__context__`, unless the context is suppressed.
     """
     visited: set[int] = set()
     link: BaseException | None = error
@@ -92,21 +101,29 @@ def _describe_error(error: BaseException) -> str:
 
 
 def describe_lost_worker(why: str) -> str:
-    """Return the cause of a cell whose process ended."""
+    """Build the cause of a failure from the reason why the cell's process ended.
+
+    Args:
+        why: Why the process ended.
+    """
     return f"WorkerLost: {why}"
 
 
 def is_lost_worker(cause: str) -> bool:
     """Return whether a cell failed because its worker process ended.
 
-    The cell may not be the reason: if a node has no memory left, Ray ends the newest worker of the
+    The reason can be another cell. If a node has no memory left, Ray ends the newest worker of the
     node, even if another worker took the memory.
     """
     return classify_cause(cause) == CauseKind.LOST or cause == NODE_MEMORY
 
 
 def classify_cause(cause: str) -> CauseKind:
-    """Return the kind of a failure, given its cause, which begins with an exception type."""
+    """Return the kind of a failure.
+
+    Args:
+        cause: The cause of the failure, which begins with the name of an exception type.
+    """
     name = cause.partition(":")[0]
     # KINDS has our types and torch's types. Python's types are classified by their base classes.
     known = getattr(builtins, name, None)
@@ -121,14 +138,14 @@ def classify_cause(cause: str) -> CauseKind:
 def find_differences(
     here: Mapping[str, Any], there: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Find the leaf keys in which two science configurations differ.
+    """Find the leaf keys that have different values in two science configurations.
 
     If a configuration is older than an option, the option counts as set to its neutral value. The
     signature of the configuration uses the same rule.
 
     Returns:
-        The keys that differ, sorted, each with its value in `here` and its value in `there`. A
-        value is None if the key does not exist.
+        The sorted keys that differ, each with two values: the value in `here` and the value in
+        `there`. A value is None if the configuration has neither the key nor a neutral value.
     """
     ours, theirs = flatten(here), flatten(there)
     keys = sorted(ours.keys() | theirs.keys())
@@ -137,15 +154,15 @@ def find_differences(
 
 
 def value_of(leaves: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a leaf key, or its neutral value if the configuration lacks the key.
+    """Return the value of a leaf key; if the configuration lacks the key, return its neutral value.
 
     Args:
         leaves: The leaves of a configuration, by dotted key.
         key: A dotted key.
 
     Returns:
-        The value. If the key is absent but other keys of its group exist, the neutral value of the
-        key. None: the whole group is absent, or the key has no neutral value.
+        The value of the key if the key exists. Otherwise None if the key has no neutral value, or
+        if all keys of its group are absent. Otherwise the neutral value.
     """
     if key in leaves or key not in NEUTRAL:
         return leaves.get(key)

@@ -1,4 +1,4 @@
-"""The folder into which a cell is written. A cell is finished if and only if it has result.json."""
+"""Write the folder of a cell. A cell is finished if and only if its folder has result.json."""
 
 import json
 import secrets
@@ -32,10 +32,14 @@ RESUME = "resume.ckpt"
 class CellDirectory:
     """The folder of a cell, with methods that write its files.
 
-    Each file is written atomically, except metrics.jsonl and steps.jsonl, which grow line by line.
+    Files are written atomically. Only metrics.jsonl and steps.jsonl can also grow line by line.
 
-    If the ledger is on a disk, the cell is written directly into its final folder in the ledger, so
-    that the checkpoint of a killed run stays there.
+    This class itself is used if the ledger is on a disk and the cell has no result yet. The cell is
+    then written directly into its final folder in the ledger, so that the checkpoint of a killed
+    run stays there.
+
+    Args:
+        path: The path of the folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,11 +47,18 @@ class CellDirectory:
 
     @property
     def resume_checkpoint(self) -> Path:
-        """The file of the full training state, which exists only until the cell is finished."""
+        """The path of the checkpoint with the full training state.
+
+        The checkpoint exists only until the cell is finished.
+        """
         return self.path / RESUME
 
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
-        """Write config.yaml and provenance.json, and remove an earlier result or failure."""
+        """Write config.yaml and provenance.json.
+
+        The files that say how an earlier run ended (result.json, error.txt and stopped.json) are
+        removed first.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         for stale in (RESULT, FAILURE, STOPPED):
             remove_path(self.path / stale)
@@ -59,14 +70,23 @@ class CellDirectory:
         write_json(self.path / "provenance.json", provenance)
 
     def read_provenance(self) -> dict[str, Any]:
-        """Read the provenance of the cell, or return an empty one before `start`."""
+        """Read the provenance of the cell; return an empty dict if `start` was not called yet.
+
+        Raises:
+            DamageError: If provenance.json is damaged.
+        """
         path = self.path / "provenance.json"
         if not path.exists():
             return {}
         return stored_files.parse_json(path.read_bytes(), str(path), AGAIN, Provenance)
 
     def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Replace metrics.jsonl or steps.jsonl by a file with one line per row."""
+        """Write all rows of metrics.jsonl or steps.jsonl, and replace the earlier file.
+
+        Args:
+            name: The name of the file.
+            rows: The rows. Each becomes one line.
+        """
         write_text(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
 
     def append_row(self, name: str, row: Mapping[str, Any]) -> None:
@@ -75,26 +95,33 @@ class CellDirectory:
             file.write(json.dumps(row) + "\n")
 
     def write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
-        """Write a file of the cell, such as predictions.npz, atomically.
+        """Write a file of the cell atomically, for example predictions.npz.
 
         Args:
-            name: The path of the file below the folder.
+            name: The path of the file, relative to the folder of the cell.
             write: Writes the content to an open file.
         """
         write_atomically(self.path / name, write)
 
     def store_checkpoint(self) -> None:
-        """Do nothing: on a disk, the checkpoint is already in the ledger."""
+        """Do nothing, because on a disk the checkpoint is already in the ledger."""
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Write result.json, which finishes the cell, and return the stored result."""
+        """Write result.json and remove the checkpoint; the cell is then finished.
+
+        Args:
+            result: The result without digests.
+
+        Returns:
+            The stored result, with the digests of the cell's files.
+        """
         finished = self._with_digests(result)
         write_json(self.path / RESULT, finished)
         self.resume_checkpoint.unlink(missing_ok=True)
         return finished
 
     def _with_digests(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Add the digests of the cell's files to a result.
+        """Return a result with added digests of the cell's files.
 
         Files in evals/ have no digest, because later evaluations may replace these files.
         """
@@ -103,23 +130,28 @@ class CellDirectory:
         return stored_files.with_digests(result, {n: hash_file(self.path / n) for n in final})
 
     def close(self) -> None:
-        """Do nothing: on a disk, the checkpoint of an unfinished run stays for the next run."""
+        """Do nothing, because the next run needs the checkpoint of an unfinished run."""
 
     def write_failure(self, error: BaseException) -> None:
-        """Write error.txt, with the cause in the first line and then the traceback."""
+        """Write error.txt: the cause of the failure in the first line, then the traceback."""
         trace = "".join(traceback.format_exception(error))
         write_text(self.path / FAILURE, f"{causes.describe_cause(error)}\n\n{trace}")
 
 
 class RepeatedDirectory(CellDirectory):
-    """The folder of a finished cell that runs again.
+    """The folder for another run of a finished cell, in a ledger on a disk.
 
-    The new folder is next to the folder of the earlier cell. The earlier cell remains valid until
-    the new cell is finished. Then the earlier folder is moved into `superseded/`.
+    The new folder is next to the cell's final folder, which contains the earlier result. The
+    earlier result stays valid until the new run is finished. Then the earlier folder is moved into
+    `superseded/`, and the new folder becomes the final folder.
+
+    Args:
+        ledger: The ledger's folder.
+        signature: The signature of the cell.
 
     Attributes:
         final_path: The cell's final folder in the ledger.
-        superseded_path: The folder to which the earlier cell will be moved.
+        superseded_path: The path to which the folder of the earlier run is moved.
     """
 
     def __init__(self, ledger: Path, signature: str) -> None:
@@ -128,7 +160,7 @@ class RepeatedDirectory(CellDirectory):
         super().__init__(self.final_path.with_name(f".{signature}.again"))
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Finish the new cell, and put its folder in the place of the earlier folder.
+        """Finish the new run, and replace the folder of the earlier run by the new folder.
 
         If the process is killed between the two renames, `recover_cell` does the second rename.
         """
@@ -140,7 +172,7 @@ class RepeatedDirectory(CellDirectory):
 
 
 class StagedDirectory(CellDirectory):
-    """The local folder of a cell whose ledger is an object store.
+    """The local folder of a cell, if the ledger is an object store.
 
     Only complete files are copied to the store. Each run of a cell has a separate folder in the
     store, so that the files of two runs do not mix. If two runs finish the cell, the first result
@@ -149,8 +181,8 @@ class StagedDirectory(CellDirectory):
     Args:
         ledger: The ledger.
         signature: The signature of the cell.
-        scratch: The folder for scratch on this node.
-        replaces: Whether the new result replaces an earlier result.
+        scratch: The folder for scratch files on this node.
+        replaces: Whether this run repeats a finished cell and replaces the earlier result.
 
     Attributes:
         folder: The cell's folder in the store.
@@ -175,7 +207,7 @@ class StagedDirectory(CellDirectory):
         self._show_files("config.yaml", "provenance.json")
 
     def _show_files(self, *names: str) -> None:
-        """Copy files of an unfinished cell to the store, unless the cell has an earlier result."""
+        """Copy files of an unfinished run to the store, unless the cell has an earlier result."""
         for name in names:
             if not self.replaces and (self.path / name).exists():
                 self.store.copy_from(f"{self.folder}/{name}", self.path / name)
@@ -190,10 +222,10 @@ class StagedDirectory(CellDirectory):
         self.store.copy_from(f"{self.folder}/{RESUME}", self.resume_checkpoint)
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy the cell to the store, result.json last, and return the valid result.
+        """Copy the files of the cell to the store, and return the valid result.
 
-        If another run has finished the cell in the meantime, nothing is copied, and the valid
-        result is the result of the other run.
+        The file result.json is written last. If another run has finished the cell in the meantime,
+        nothing is copied, and the result of the other run is valid.
         """
         first = None if self.replaces else self.ledger.read_result(self.signature)
         if first is None:
@@ -208,7 +240,7 @@ class StagedDirectory(CellDirectory):
         return dict(result) if first is None else first
 
     def write_failure(self, error: BaseException) -> None:
-        """Write error.txt, and copy it to the store, together with the rows so far."""
+        """Write error.txt, and copy error.txt, metrics.jsonl and steps.jsonl to the store."""
         super().write_failure(error)
         self._show_files(FAILURE, METRICS, POINTS)
 
@@ -225,7 +257,8 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
     Args:
         ledger: The ledger.
         signature: The signature of the cell.
-        scratch: The folder for scratch on this node. It is used if the ledger is an object store.
+        scratch: The folder for scratch files on this node. It is used only if the ledger is an
+            object store.
     """
     replaces = ledger.read_result(signature) is not None
     if ledger.disk is None:
@@ -236,9 +269,10 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
 
 
 def recover_cell(ledger: Ledger, signature: str) -> None:
-    """Move a finished repeated cell to its final folder, if this was not done yet.
+    """Complete `RepeatedDirectory.finish` if its process was killed between the two renames.
 
-    This is needed if the process was killed between the renames of `RepeatedDirectory.finish`.
+    The folder of the finished new run is renamed to the cell's final folder. If there is nothing to
+    complete, nothing is done.
     """
     if ledger.disk is not None:
         cell = RepeatedDirectory(ledger.disk, signature)

@@ -1,10 +1,13 @@
 """Leases of cells, so that two processes never run the same cell of a ledger at the same time.
 
-Leases need a POSIX file system. A process claims a cell by a hard link, which creates the file
-`claims/SIGNATURE.GENERATION` and fails if the file exists. If the owner has ended, another process
+Leases need a POSIX file system. To claim a cell, a process creates the file
+`claims/SIGNATURE.GENERATION` as a hard link. This fails if the file exists, so only one process can
+claim the cell. The process is the owner of the claim. While the owner runs the cell, it writes
+beats: it replaces the file by a file with a higher counter. If the owner has ended, another process
 takes the cell over by creating the file of the next generation. Again, only one process can create
-this file. Claims are never renamed, and clocks of different machines are never compared. Durations
-are measured with a monotonic clock, so a lease remains valid if the system clock is set back.
+this file. These files are never renamed, and the clocks of different machines are never compared.
+Durations are measured with a monotonic clock, so a lease remains valid if the system clock is set
+back.
 """
 
 import json
@@ -25,7 +28,7 @@ from capsweep.ledger.records import Count, Record
 from capsweep.storage.files import read_plain_file, remove_path, write_text
 from capsweep.storage.scratch import identify_machine, read_start_time
 
-BEAT_SECONDS = 10.0
+BEAT_SECONDS = 10.0  # time between two beats of an owner
 LEASE_SECONDS = 60.0  # a lease ends after this time without a beat; NFS may show beats late
 SETTLED_SECONDS = 3600.0  # a file that was not changed for this time counts as abandoned
 NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,18})")  # see `claim_path`
@@ -36,14 +39,14 @@ class ClaimedElsewhereError(RuntimeError):
 
 
 class ClaimLostError(RuntimeError):
-    """Another process took the cell over: this process wrote no beat for LEASE_SECONDS."""
+    """Another process took the cell over, because this process wrote no beat for LEASE_SECONDS."""
 
 
 class Owner(Record):
     """The process that owns a claim."""
 
     host: str  # name of the host
-    machine: str  # identity of the boot and of the namespace of process ids
+    machine: str  # identifies the machine's boot and namespace of process ids
     pid: Count  # process id
     started: str  # start time of the process, because process ids are reused
 
@@ -64,19 +67,20 @@ class Owner(Record):
 class Claim(Record):
     """One generation of the claim on a cell.
 
-    The name of the claim's file has signature and generation. The content has owner and beat.
+    The name of the claim's file contains `signature` and `generation`. The content of the file
+    contains `owner` and `beat`.
     """
 
     signature: str  # signature of the cell
     generation: Count  # 1 for the first owner, plus 1 for each process that took over
     owner: Owner  # the process that runs the cell
-    beat: Count  # a counter, which a living owner increases at least once in LEASE_SECONDS
+    beat: Count  # a counter; a living owner increases it at least once in LEASE_SECONDS
 
     @property
     def last_sign(self) -> str:
         """A text that changes with the owner and with every beat.
 
-        If a claim is read twice and the text is equal, the owner wrote no beat in the meantime.
+        If a claim is read twice and has the same text, the owner wrote no beat in the meantime.
         """
         owner = self.owner
         return f"{self.generation} {self.beat} {owner.machine} {owner.pid} {owner.started}"
@@ -90,20 +94,24 @@ def get_current_owner() -> Owner:
 
 
 def read_claims(ledger: Path) -> dict[str, Claim]:
-    """Read the newest claim of every claimed cell, even if the owner has ended."""
+    """Read the newest claim on each claimed cell, even if the owner of the claim has ended."""
     newest = {signature: numbers[-1] for signature, numbers in _list_generations(ledger).items()}
     claims = (_read_generation(ledger, *place) for place in newest.items())
     return {claim.signature: claim for claim in claims if claim is not None}
 
 
 def read_claim(ledger: Path, signature: str) -> Claim | None:
-    """Read the newest claim of a cell, even if the owner has ended; None: no claim."""
+    """Read the newest claim on a cell, even if the owner of the claim has ended.
+
+    Returns:
+        The claim; None if the cell is not claimed.
+    """
     generations = _list_generations(ledger).get(signature)
     return _read_generation(ledger, signature, generations[-1]) if generations else None
 
 
 def _list_generations(ledger: Path) -> dict[str, list[int]]:
-    """List the generations of claims of each claimed cell, in ascending order."""
+    """List the generations of the claims on each cell, by signature, in ascending order."""
     try:
         names = os.listdir(ledger / "claims")
     except (FileNotFoundError, NotADirectoryError):
@@ -117,8 +125,8 @@ def _list_generations(ledger: Path) -> dict[str, list[int]]:
 def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | None:
     """Read one generation of a claim, or return None if the claim was released.
 
-    A damaged file counts as a claim of an unknown owner. If the owner lives, the next beat replaces
-    the file. If not, the claim expires.
+    A damaged file counts as a claim of an unknown owner. If the real owner still runs, its next
+    beat replaces the file. Otherwise the claim expires.
     """
     path = claim_path(ledger, signature, generation)
     name: dict[str, Any] = {"signature": signature, "generation": generation}
@@ -137,7 +145,7 @@ def claim_path(ledger: Path, signature: str, generation: int) -> Path:
 
 
 def remove_claims(ledger: Path, signature: str) -> None:
-    """Remove every claim on a cell; the caller must know that the owner has ended."""
+    """Remove all claims on a cell; the caller must know that their owners have ended."""
     for generation in _list_generations(ledger).get(signature, ()):
         remove_path(claim_path(ledger, signature, generation))
 
@@ -151,6 +159,11 @@ def remove_dead_claim(ledger: Path, claim: Claim) -> None:
 class Lease:
     """A claim of this process on a cell. A thread writes beats until `release` is called.
 
+    Args:
+        ledger: The ledger's folder.
+        signature: The signature of the cell.
+        generation: The generation of the claim.
+
     Attributes:
         is_lost: Whether another process has taken the cell over.
     """
@@ -163,12 +176,12 @@ class Lease:
         self._thread.start()
 
     def raise_if_lost(self) -> None:
-        """Raise ClaimLostError when another process has taken the cell over."""
+        """Raise ClaimLostError if another process has taken the cell over."""
         if self.is_lost:
             raise ClaimLostError(f"cell {self.signature} was taken over by another process")
 
     def release(self) -> None:
-        """Stop the thread, and remove this claim and the claims of earlier owners."""
+        """Stop writing beats, and remove this claim and the claims of earlier owners."""
         self._released.set()
         self._thread.join()
         for generation in _list_generations(self.ledger).get(self.signature, ()):
@@ -199,11 +212,15 @@ def take_lease(ledger: Path, signature: str, dead_claim: str = "") -> Lease:
     Args:
         ledger: The ledger's folder.
         signature: The signature of the cell.
-        dead_claim: `Claim.last_sign` of a claim whose owner is known to have ended. This claim may
-            be taken over. "": no such claim.
+        dead_claim: The `last_sign` of a claim that may be taken over, because the caller knows that
+            the owner of this claim has ended; "" if there is no such claim.
+
+    Returns:
+        The lease. It writes beats until it is released.
 
     Raises:
-        ClaimedElsewhereError: If another process runs the cell.
+        ClaimedElsewhereError: If another process runs the cell or has just claimed it.
+        OSError: If the claim's file cannot be written.
     """
     newest = read_claim(ledger, signature)
     if newest is not None and newest.last_sign != dead_claim and not newest.owner.is_dead:
@@ -233,16 +250,20 @@ def _create_claim_file(path: Path) -> bool:
 
 @contextmanager
 def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Iterator[Lease | None]:
-    """Claim a cell for this process while the block runs.
+    """Claim a cell for this process while a `with` block runs.
 
     Args:
-        ledger: The ledger's folder; None: the ledger is an object store, which has no claims.
+        ledger: The ledger's folder. None: the ledger is an object store, and no claim is made.
         signature: The signature of the cell.
-        dead_claim: `Claim.last_sign` of a claim whose owner is known to have ended, and which may
-            be taken over. "": no such claim.
+        dead_claim: The `last_sign` of a claim that may be taken over, because the caller knows that
+            the owner of this claim has ended; "" if there is no such claim.
 
     Yields:
         The lease; None if `ledger` is None.
+
+    Raises:
+        ClaimedElsewhereError: If another process runs the cell or has just claimed it.
+        OSError: If the claim's file cannot be written.
     """
     if ledger is None:
         yield None
@@ -255,10 +276,12 @@ def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Ite
 
 
 class LeaseMonitor:
-    """A monitor that finds claims whose owner has ended. It uses only the clock of this process.
+    """A monitor that recognises whether the owner of a claim has ended.
+
+    It measures time only with the clock of this process.
 
     Args:
-        clock: Returns the present time in seconds. The time never goes back.
+        clock: Returns the present time in seconds, which must never go back.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -268,7 +291,8 @@ class LeaseMonitor:
     def is_dead(self, claim: Claim) -> bool:
         """Return whether a claim's owner has ended, or has written no beat for LEASE_SECONDS.
 
-        The time is measured from the first call that saw the claim with its present beat.
+        The time is measured from the first call of this method in which the claim had its present
+        beat.
         """
         if claim.owner.is_dead:
             return True

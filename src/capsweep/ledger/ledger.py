@@ -1,4 +1,4 @@
-"""Read the ledger: the state of cells, and the files in their folders."""
+"""Read the states of cells, and the files in the folders of cells, from a ledger."""
 
 from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -31,18 +31,18 @@ from capsweep.storage.stores import Disk, Store, join, open_store
 if TYPE_CHECKING:
     import numpy as np
 
-# Scores [M, N] and labels, [M] or [M, L]: M test examples, N classes, L classes of one image.
+# Scores [M, N] and labels [M] or [M, L], for M test examples, N classes and L classes per image.
 Predictions: TypeAlias = "tuple[np.ndarray, np.ndarray]"
 
-READERS = 32  # threads; an object store is slow, but serves many requests at the same time
-FEW = 8  # for more cells, the whole object store is listed first, 1,000 names per request
+READERS = 32  # number of threads; an object store is slow, but serves requests in parallel
+FEW = 8  # for more cells, all names of an object store are listed first, 1,000 per request
 STOPPED = "stopped.json"  # says that a search ended the cell
-POINT_LOSS = "train/loss_step"  # key of steps.jsonl: mean loss of the steps since the last point
-EVALUATIONS = "evals"  # the folder of a cell for the files of evaluations
+POINT_LOSS = "train/loss_step"  # key of steps.jsonl: mean loss of the steps since the row before
+EVALUATIONS = "evals"  # subfolder of a cell's folder for the files of evaluations
 
 
 def folder_of(signature: str) -> str:
-    """Return the path of a cell's folder below the ledger."""
+    """Return the path of a cell's folder, relative to the ledger."""
     return f"{signature[:2]}/{signature}"
 
 
@@ -53,8 +53,8 @@ class Entry:
     status: Status  # "missing" if the ledger has nothing about the cell
     result: dict[str, Any] | None = None  # the result of a cell that is done or stale
     cause: str | None = None  # why a failed cell failed, in one line
-    owner: str | None = None  # the process of a running cell
-    package: str | None = None  # hash of the code with which a cell failed; None: unknown
+    owner: str | None = None  # the process that runs a running cell
+    package: str | None = None  # hash of the code that ran a failed cell; None: unknown
 
 
 class Ledger:
@@ -64,6 +64,11 @@ class Ledger:
 
     Args:
         root: The path of the folder, or the URL of the object store.
+
+    Raises:
+        ConfigError: If the path or URL cannot be used.
+        StoreError: If the object store does not answer or refuses access. The methods can also
+            raise this error.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -80,7 +85,10 @@ class Ledger:
         return self._make_entry(signature, claimed)
 
     def read_entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
-        """Read the states of cells in parallel, and return them keyed by signature."""
+        """Read the states of several cells, and return the states keyed by signature.
+
+        From an object store, the states are read in parallel.
+        """
         names = list(dict.fromkeys(signatures))
         if self.disk is not None:
             claims = self.read_claims()
@@ -93,19 +101,19 @@ class Ledger:
     def read_cell_entries(self, cells: Iterable[Cell]) -> dict[str, Entry]:
         """Return the state of each cell, keyed by signature.
 
-        `judge` compares each result with the cell's configuration and with the code of this
-        program.
+        A cell counts as failed if its result does not fit its configuration, and as stale if other
+        code computed its result.
         """
         by_signature = {cell.signature: cell for cell in cells}
         entries = self.read_entries(by_signature).items()
         return {name: self.judge(name, entry, by_signature[name].config) for name, entry in entries}
 
     def judge(self, signature: str, entry: Entry, config: Mapping[str, Any]) -> Entry:
-        """Return the state of a cell after a check of the result against the configuration.
+        """Check the result of a finished cell, and return the state of the cell after the check.
 
-        If the number of epochs does not fit the configuration, the cell counts as failed. If the
-        code that decides the numbers has changed since the run, or was not recorded, the cell is
-        stale.
+        If the number of epochs in the result does not fit the configuration, the cell counts as
+        failed. Otherwise, if the code that decides the numbers has changed since the run or was not
+        recorded, the cell is stale. In all other cases, `entry` is returned.
 
         Args:
             signature: The signature of the cell.
@@ -124,14 +132,14 @@ class Ledger:
         return entry if is_current else Entry("stale", entry.result)
 
     def read_claims(self) -> dict[str, Claim]:
-        """Read the newest claim of every claimed cell, even if the owner has ended."""
+        """Read the newest claim on each claimed cell, even if the owner of the claim has ended."""
         return {} if self.disk is None else lease.read_claims(self.disk)
 
     def list_signatures(self, prefix: str = "") -> list[str]:
-        """List the signatures of the cells that have a folder, sorted.
+        """Return the sorted signatures of all cells that have a folder.
 
         Args:
-            prefix: The first letters of the signatures.
+            prefix: Only signatures that begin with this text are listed.
         """
         start, names = prefix[:2], self.store.list_names("")
         starts = [name for name in names if len(name) == 2 and name.startswith(start)]
@@ -160,9 +168,9 @@ class Ledger:
     def _read_located(
         self, signature: str, name: str, result: Mapping[str, Any] | None
     ) -> tuple[bytes | None, str]:
-        """Return the content of a file of a cell, as `read` does, and the file's path or URL."""
+        """Return the content of a file of a cell (None: absent), and the file's path or URL."""
         result = result or self.read_result(signature) or {}
-        # result.json is not in an attempt's folder, and `read_result` checks the digest in it.
+        # `read_result` checks the digest of result.json. The file is not in an attempt's folder.
         is_result = name == RESULT
         folder = folder_of(signature) if is_result else self._find_folder(signature, result)
         known = None if is_result else result.get(DIGESTS, {}).get(name)
@@ -186,21 +194,24 @@ class Ledger:
         return join(self.store.root, path)
 
     def _find_folder(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
-        """Return the folder of a cell's files; in an object store, the folder of an attempt."""
+        """Return the path of the folder with a cell's files, relative to the ledger.
+
+        In an object store, this is the folder of the run (the attempt) that wrote the result.
+        """
         if self.disk is not None:
             return folder_of(signature)
         result = (self.read_result(signature) or {}) if result is None else result
         return "/".join(filter(None, (folder_of(signature), result.get("attempt"))))
 
     def read_result(self, signature: str) -> dict[str, Any] | None:
-        """Return the result of a finished cell, or None if it is absent or damaged."""
+        """Return the result of a finished cell, or None if the result is absent or damaged."""
         try:
             return self.read_result_or_raise(signature)
         except DamageError:
             return None
 
     def read_result_or_raise(self, signature: str) -> dict[str, Any] | None:
-        """Return the result of a finished cell, or None if it is absent.
+        """Return the result of a finished cell, or None if the result is absent.
 
         Raises:
             DamageError: If the result is damaged.
@@ -212,14 +223,14 @@ class Ledger:
     def read_science(
         self, signature: str, result: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | None:
-        """Return the science configuration of a cell, or None if it is absent.
+        """Return the science configuration of a cell, or None if config.yaml is absent.
 
         Args:
             signature: The signature of the cell.
             result: The result of the cell, if the caller has read it; None: this method reads it.
 
         Raises:
-            DamageError: If the file is damaged, or has the configuration of another cell.
+            DamageError: If config.yaml is damaged, or has the configuration of another cell.
         """
         content, where = self._read_located(signature, CONFIG, result)
         return None if content is None else stored_files.read_science(content, where, signature)
@@ -227,28 +238,29 @@ class Ledger:
     def read_provenance(
         self, signature: str, result: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the provenance of a cell, or an empty one if the file is absent.
+        """Return the provenance of a cell, or an empty dict if provenance.json is absent.
 
         Args:
             signature: The signature of the cell.
             result: The result of the cell, if the caller has read it; None: this method reads it.
 
         Raises:
-            DamageError: If the file is damaged, or belongs to another cell.
+            DamageError: If provenance.json is damaged, or belongs to another cell.
         """
         content, where = self._read_located(signature, "provenance.json", result)
         return {} if content is None else stored_files.read_provenance(content, where, signature)
 
     def read_rows(self, signature: str, name: str = METRICS) -> list[dict[str, Any]]:
-        """Read the rows of a file of a cell, sorted by epoch or step.
+        """Read metrics.jsonl or steps.jsonl of a cell, and return the rows in ascending order.
 
-        If several rows have the same epoch or step, only the last of them is returned. A killed
-        process may leave an incomplete last line, which is left out.
+        The rows of metrics.jsonl are sorted by epoch, those of steps.jsonl by step. If several rows
+        have the same epoch or step, only the last of these rows is returned. A killed process may
+        leave an incomplete last line. This line is left out.
 
         Args:
             signature: The signature of the cell.
-            name: METRICS: metrics.jsonl, with a row per epoch. POINTS: steps.jsonl, with several
-                rows per epoch.
+            name: METRICS for metrics.jsonl, which has one row per epoch. POINTS for steps.jsonl,
+                which has several rows per epoch.
 
         Raises:
             DamageError: If the file is damaged.
@@ -264,7 +276,8 @@ class Ledger:
 
         Args:
             signature: The signature of the cell.
-            below: A folder in the cell's folder, which is listed instead; "": the cell's folder.
+            below: Subfolder of the cell's folder to list, such as `evals`; "" lists the cell's
+                folder itself.
         """
         return self.store.list_names(f"{self._find_folder(signature)}/{below}".rstrip("/"))
 
@@ -282,7 +295,7 @@ class Ledger:
         return join(self.store.root, self._find_folder(signature, result))
 
     def note_failure(self, signature: str, cause: str) -> None:
-        """Write error.txt of a cell whose process ended, unless the process wrote the file."""
+        """Write the cause of a failure to error.txt, unless the cell's process wrote this file."""
         name = f"{folder_of(signature)}/{FAILURE}"
         if self.store.read(name) is None:
             self.store.write(name, f"{cause}\n".encode())
@@ -295,8 +308,8 @@ class Ledger:
         Args:
             signature: The signature of the cell.
             claimed: The newest claim on the cell; None: there is none.
-            listed: The paths of all files of the ledger, so that absent files are not requested.
-                None: not known.
+            listed: The paths of all files of the ledger. Files with other paths are not requested,
+                because they are absent. None: the paths are not known.
         """
         folder = folder_of(signature)
 
@@ -320,7 +333,7 @@ class Ledger:
         return Entry("missing")
 
     def _read_package(self, signature: str) -> str | None:
-        """Return the hash of the code that ran a failed cell, or None if it is unknown."""
+        """Return the hash of the code that ran a failed cell, or None if the hash is unknown."""
         with suppress(DamageError):
             return self.read_provenance(signature).get("code", {}).get("package")
 
@@ -328,8 +341,8 @@ class Ledger:
 def fails_again(entry: Entry) -> bool:
     """Return whether a failed cell would fail again.
 
-    A cell would fail again if the kind of the cause is deterministic, and if the code has not
-    changed since the failure.
+    A cell would fail again if the kind of its failure is one of DETERMINISTIC, and if the code has
+    not changed since the failure. A cell that only has a damaged file would not fail again.
     """
     if entry.status != "failed" or entry.cause is None or is_damaged(entry):
         return False
@@ -346,7 +359,8 @@ def load_predictions(ledger: Ledger, signature: str) -> Predictions:
     """Load the scores and labels of a finished cell's test examples.
 
     Returns:
-        Scores [M, N] and labels, [M] or [M, L].
+        Scores [M, N] and labels [M] or [M, L], for M test examples, N classes and L classes per
+        image.
 
     Raises:
         DamageError: If predictions.npz is absent or damaged.

@@ -1,4 +1,4 @@
-"""List the cells of a ledger for a user, and find them by settings, signature or failure."""
+"""List the cells of a ledger for a user, and select cells by settings, signature or failure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from capsweep.runtime.terminal import count_of, format_command
 COLUMNS = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm, place")
 KEYS = ("dataset", "epochs", "seed")
 UNRECORDED = "an unrecorded value"
-CANDIDATES = 5  # cells that a message lists if several signatures begin with the typed letters
+CANDIDATES = 5  # maximum number of cells in the message if several signatures fit the typed letters
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,12 @@ class ListedCell:
     Attributes:
         signature: The signature of the cell.
         entry: The state of the cell.
-        leaves: The settings of the cell by dotted key: its science, `dataset.source`, `sweep`
-            (the name of the sweep that trained the cell; "train": no sweep) and `arm`. Empty: not
+        leaves: The settings of the cell by dotted key: its science, `dataset.source`, `sweep` and
+            `arm`. `sweep` is the name of the sweep that trained the cell, or "train" if there was
+            none. The mapping is empty if nothing was recorded.
+        place: The place of the cell in the grid of the sweep, as a text without the seed; None: not
             recorded.
-        place: The place of the cell in the grid of the sweep, without the seed; None: not recorded.
-        date: When the cell finished. For an unfinished cell: when it started. None: not recorded.
+        date: When the cell finished, or when an unfinished cell started; None: not recorded.
     """
 
     signature: str
@@ -42,13 +43,16 @@ class ListedCell:
     date: datetime | None
 
     def value_of(self, key: str) -> Any:
-        """Return the value of a key, or the name of a group such as `dataset`; None if absent."""
+        """Return the value of a dotted key; None if the cell does not have the key.
+
+        For a group such as `dataset`, the value is that of `dataset.name`.
+        """
         value = causes.value_of(self.leaves, key)
         return self.leaves.get(f"{key}.name") if value is None else value
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The cell's row in a listing: a text for each of COLUMNS.
+        """The cell's row in a listing, with one text for each column of COLUMNS.
 
         The last text includes the cause of a failed cell, or the process of a running cell. The
         text of an unknown value is `-`.
@@ -67,7 +71,10 @@ class ListedCell:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the recorded settings, place and date as values for JSON."""
+        """Return the main settings, the place and the date of the cell as values for JSON.
+
+        The main settings are those of KEYS, the sweep and the arm.
+        """
         date = None if self.date is None else self.date.isoformat()
         settings = {key: self.value_of(key) for key in (*KEYS, "sweep", "arm")}
         return settings | {"place": self.place, "date": date}
@@ -78,7 +85,7 @@ class ListedCell:
 
 
 def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
-    """Read the cells of a listing; a damaged provenance is reported on stderr."""
+    """Read cells for a listing, and report a damaged provenance or configuration on stderr."""
     entries = ledger.read_entries(signatures)
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(lambda item: _read_cell(ledger, *item), entries.items()))
@@ -87,14 +94,14 @@ def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
 def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
     read = partial(ledger.read_provenance, signature, entry.result)
     provenance = stored_files.read_if_sound(read) or {}
-    # Only provenance that earlier versions wrote lacks the science. It is then read from
-    # config.yaml, which is slow.
+    # If an earlier version wrote the provenance, it lacks the science configuration. Only then is
+    # config.yaml read, because a second read is slow.
     if (science := provenance.get("science")) is None:
         science = stored_files.read_if_sound(partial(ledger.read_science, signature)) or {}
     tracking = provenance.get("tracking", {})
     origin = {"sweep": tracking.get("group"), "arm": tracking.get("job_type")}
     date = (entry.result or {}).get("finished") or provenance.get("started")
-    name = tracking.get("name")  # of the W&B run; None: the run has no name
+    name = tracking.get("name")  # name of the W&B run; None: the run has no name
     return ListedCell(
         signature=signature,
         entry=ledger.judge(signature, entry, science) if science else entry,
@@ -105,13 +112,17 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
 
 
 def describe_circumstances(origin: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, str]:
-    """Describe what trained a finished cell: the hardware, the version of torch and the code.
+    """Describe the hardware, the version of torch and the code that trained a finished cell.
 
-    The data is left out, because the signature of the cell includes the fingerprint of the data.
+    The data is not described, because the signature of the cell includes the fingerprint of the
+    data.
 
     Args:
         origin: The provenance of the cell.
         result: The result of the cell.
+
+    Returns:
+        A text for each of `hardware`, `torch` and `code`; UNRECORDED if nothing was recorded.
     """
     values = {
         "hardware": read_hardware(origin),
@@ -134,7 +145,10 @@ def read_hardware(provenance: Mapping[str, Any]) -> str | None:
 
 
 def _as_text(value: Any) -> str:
-    """Return a value as text, so that 0 and 0.0 become equal, and 32 and "32" become equal."""
+    """Convert a value to a text for comparisons.
+
+    The values 0 and 0.0 have the same text. So do the values 32 and "32".
+    """
     if value is None:
         return "null"
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
@@ -145,11 +159,13 @@ def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[List
 
     Args:
         cells: The cells.
-        texts: Overrides such as "seed=1,2"; a cell agrees if it has one of the values.
+        texts: Overrides such as "seed=1,2". A cell agrees with an override if the cell has one of
+            the override's values.
 
     Raises:
-        ConfigError: If no cell has the key of an override, or if no cell has any of the override's
-            values. The message lists some keys or values that exist.
+        ConfigError: If a text is not a valid override, if no cell has the key of an override, or if
+            no cell has one of the override's values. The message lists some existing keys or
+            values.
     """
     from capsweep.config import overrides  # this imports Hydra
 
@@ -168,7 +184,7 @@ def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[List
 
 
 def group_failures(cells: Iterable[ListedCell]) -> list[list[ListedCell]]:
-    """Group failed cells by the cause of the failure, the largest group first."""
+    """Group failed cells by the cause of the failure, and return the largest group first."""
     groups: dict[str, list[ListedCell]] = {}
     for cell in cells:
         if cell.entry.status == "failed" and cell.entry.cause is not None:
@@ -178,7 +194,10 @@ def group_failures(cells: Iterable[ListedCell]) -> list[list[ListedCell]]:
 
 
 def read_failure(ledger: Ledger, signature: str) -> str:
-    """Return the text of error.txt, or report a damaged file on stderr and return ""."""
+    """Return the text of error.txt, or "" if the file is absent or damaged.
+
+    A damaged file is reported on stderr.
+    """
     content = stored_files.read_if_sound(partial(ledger.read, signature, FAILURE)) or b""
     return content.decode(errors="replace").strip()
 

@@ -50,7 +50,7 @@ NonNegative = Annotated[float, Field(ge=0)]  # seconds, hours, rates
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 AtLeastOne = Annotated[int, Field(ge=1, lt=2**63)]
-Memory = dict[str, Count | None]  # bytes of "process" and of "gpu"; None: unknown
+Memory = dict[str, Count | None]  # bytes, by the keys "process" and "gpu"; None: unknown
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Digests = dict[str, Digest]
 Date = Annotated[str, AfterValidator(_check_date)]
@@ -83,7 +83,7 @@ class Duration(Record):
 
 
 class Result(Record):
-    """The content of result.json, which a finished cell has."""
+    """The content of result.json, the file that every finished cell has."""
 
     metrics: Metrics  # metrics of the last epoch and of the test
     signature: str = ABSENT  # signature of the cell
@@ -98,11 +98,11 @@ class Result(Record):
     test_sha256: Digest | None = None  # digest of the test examples
     data: Digests = ABSENT  # digest of each split of the data
     code: Code = ABSENT  # hashes of the code that trained the cell
-    gpu_hours: NonNegative = ABSENT  # total hours, multiplied by the share of a GPU
+    gpu_hours: NonNegative = ABSENT  # total hours, multiplied by the cell's share of a GPU
     first_activations: dict[str, dict[str, float]] = ABSENT  # layer -> quantile -> activation
     finished: Date = ABSENT  # when the cell finished
-    attempt: str = ABSENT  # in an object store: name of the folder with the files
-    sha256: Digests = ABSENT  # digests of all files of the cell, including this result
+    attempt: str = ABSENT  # in an object store: name of the folder with the cell's files
+    sha256: Digests = ABSENT  # digest of each file by name, including this result
 
 
 class Hardware(Record):
@@ -114,17 +114,17 @@ class Hardware(Record):
 
 
 class Tracking(Record):
-    """The place and the labels of a cell's W&B run."""
+    """The W&B project and the labels of a cell's W&B run."""
 
     project: str | None = None  # W&B project
     entity: str | None = None  # W&B user or team
     mode: Literal["online", "offline", "none"] = "none"  # none: the cell has no run
     group: str | None = None  # name of the sweep
     job_type: str | None = None  # name of the arm
-    name: str = ABSENT  # name of the run: place in the grid and seed
+    name: str = ABSENT  # name of the run: the cell's place in the grid and its seed
     notes: str | None = None  # notes of the run
     tags: list[str] = ABSENT  # tags of the run
-    columns: dict[str, JsonValue] = ABSENT  # further settings of the run that are not science
+    columns: dict[str, JsonValue] = ABSENT  # settings shown with the run that are not science
 
 
 class Circumstances(Record):
@@ -133,27 +133,27 @@ class Circumstances(Record):
     code: Code = ABSENT  # the code
     versions: dict[str, str | None] = ABSENT  # versions of Python and of packages, by name
     hardware: Hardware = ABSENT  # the machine
-    implementations: dict[str, JsonValue] | None = None  # choices that change only the rounding
+    implementations: dict[str, JsonValue] | None = None  # choices that change only rounding
 
 
 class Provenance(Circumstances):
-    """The content of provenance.json, which says where the numbers of a cell come from."""
+    """The content of provenance.json: where the numbers of a cell come from."""
 
     signature: str = ABSENT  # signature of the cell
-    science: dict[str, Any] = ABSENT  # science configuration, whose hash is the signature
+    science: dict[str, Any] = ABSENT  # science configuration; its hash is the signature
     command: str | None = None  # the command that trains the cell
-    overrides: list[str] = ABSENT  # overrides of that command
+    overrides: list[str] = ABSENT  # overrides in this command
     started: Date = ABSENT  # when the cell started
     fingerprint: str | dict[str, JsonValue] | None = None  # identity of the data set
     tracking: Tracking = ABSENT  # the W&B run
-    # Circumstances of interrupted runs, if they differ from those above.
+    # The circumstances of each interrupted run, if they differ from the circumstances above.
     earlier: list[Circumstances] = ABSENT
 
 
 class Row(Record):
-    """A line of metrics.jsonl, which describes an epoch. Keys with a `/` are metrics."""
+    """A line of metrics.jsonl: the values of one epoch. Keys with a `/` are metrics."""
 
-    epoch: Count  # number of the epoch, from 0
+    epoch: Count  # index of the epoch, from 0
     step: Count = ABSENT  # number of optimiser steps so far
     lr: NonNegative = ABSENT  # learning rate
     margin: NonNegative = ABSENT  # margin of the loss, if it grows in training
@@ -167,32 +167,32 @@ class Row(Record):
 
 
 class Point(Row):
-    """A line of steps.jsonl, which describes some steps of an epoch."""
+    """A line of steps.jsonl: the values of the optimiser steps since the previous line."""
 
-    # Number of epochs so far, with the fraction of the current epoch.
+    # Number of epochs so far, including the completed fraction of the current epoch.
     epoch: NonNegative  # pyright: ignore[reportIncompatibleVariableOverride]
     step: Count = Field()  # number of optimiser steps so far
 
 
 class Mark(Record):
-    """A mark that a W&B server has received all content of a finished cell."""
+    """A note which says that a W&B server has received all content of a finished cell."""
 
     digest: str  # hash of the content
     server: str  # URL of the W&B server
 
 
 class Measurement(Record):
-    """The cost of cells of one shape on some hardware, measured by a calibration."""
+    """The cost of cells with one `shape` on one `hardware`, as a calibration measured it."""
 
     shape: str  # hash of the settings that decide the cost of a cell
     hardware: str  # name of the GPU or processor
-    seconds_per_step: Positive  # time of a training step
+    seconds_per_step: Positive  # time of an optimiser step
     evaluation_seconds_per_image: NonNegative  # time of testing an image
-    startup_seconds: NonNegative  # time before the first step
-    peak_memory_bytes: Memory  # peak memory; the number for the GPU includes CUDA's context
-    utilisation: Fraction | None  # utilisation of the GPU; None: unknown
+    startup_seconds: NonNegative  # time from the start to the first step
+    peak_memory_bytes: Memory  # peak memory; for the GPU, this includes CUDA's context
+    utilisation: Fraction | None  # fraction of the time in which the GPU is busy; None: unknown
     device_memory_bytes: Count | None  # memory of the whole GPU; None: no GPU
-    steps: AtLeastOne  # number of timed steps
+    steps: AtLeastOne  # number of timed optimiser steps
 
     @property
     def name(self) -> str:
@@ -202,17 +202,17 @@ class Measurement(Record):
 
 
 class AddedSeeds(Record):
-    """The state of a sweep that adds seeds until its question is decided."""
+    """The state of a sweep that adds seeds until the sweep's question is decided."""
 
-    looks: list[AtLeastOne]  # numbers of seeds at which the sweep is tested
+    looks: list[AtLeastOne]  # numbers of seeds after which the results are tested
     seeds: dict[str, list[Count]]  # the added seeds of each place in the grid
 
 
 class IterationResult(Record):
-    """The test of a network with another number of routing iterations than in training."""
+    """The test result of a network with a given number of routing iterations."""
 
     iterations: Count  # number of routing iterations
-    # Fraction of images whose prediction changes with the number of iterations.
+    # Fraction of images that are predicted differently than with the iterations of training.
     changed: Fraction
     error: Fraction  # test error
 
@@ -220,11 +220,11 @@ class IterationResult(Record):
 class LayerMeasures(Record):
     """Measures of the couplings of one layer; `lab/evaluation/couplings.py` defines them.
 
-    A child's choices are its parents and, with none-of-the-above, no parent. None: the measure does
-    not apply to the layer.
+    The choices of a child are its parents. With none-of-the-above, "no parent" is one more choice.
+    A measure is None if it does not apply to the layer.
     """
 
-    entropy: float | None  # entropy of a child's couplings; 1: equal couplings to all choices
+    entropy: float | None  # entropy of couplings / ln(number of choices); 1: all equal
     polarisation: float | None  # 0: equal couplings; 1: each child is coupled to one choice only
     variety: float | None  # variance of couplings between images, relative to the total variance
     dead: float | None  # fraction of parents that are inactive in all images
@@ -232,11 +232,11 @@ class LayerMeasures(Record):
 
 
 class Couplings(Record):
-    """The content of evals/routing.json, which says how the layers of a cell route."""
+    """The content of evals/routing.json: measures of the routing in each layer of a cell."""
 
     examples: AtLeastOne  # number of test images that were measured
     layers: dict[str, LayerMeasures]  # measures by the name of the layer
-    ties: Count  # number of images that only the new or only the stored prediction gets right
+    ties: Count  # images for which exactly one of the new and the stored prediction is right
     without_sum: list[str]  # names of layers whose couplings do not sum to 1
     error: Fraction  # error on these images
     frozen_error: Fraction | None  # error with mean couplings; None: impossible with this routing
@@ -251,11 +251,14 @@ class Manifest(Record):
 
 
 def find_fault(kind: type[Record], value: Any) -> str | None:
-    """Return which field of a value does not fit a model, and why; None if all fields fit.
+    """Check that a value fits a model, and describe the first field that does not fit.
 
     Args:
         kind: The model.
         value: The value, as read from JSON.
+
+    Returns:
+        One line with the field and the reason; None if all fields fit.
     """
     try:
         kind.model_validate(value)

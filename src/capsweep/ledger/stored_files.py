@@ -1,7 +1,7 @@
 """Read and check the stored files of a cell.
 
-All files that an earlier process wrote are read and checked here, because a disk, a copy or a
-person may have changed the files. If a check fails, DamageError is raised. Its message is one line
+A file that an earlier process wrote is checked whenever it is read, because a disk, a copy or a
+person may have changed the file. If a check fails, DamageError is raised. The message is one line
 with the file, the damage and the cure.
 """
 
@@ -29,10 +29,10 @@ Value = TypeVar("Value")
 CONFIG, RESULT = "config.yaml", "result.json"
 FAILURE = "error.txt"  # why a cell failed: the cause in the first line, then the traceback
 DIGESTS = "sha256"  # key of a result: digests of the cell's files, and of the result itself
-DATA = "data"  # key of a result: sha256 of the data that its cell used, by split
+DATA = "data"  # key of a result: sha256 of each split of the data that the cell used
 AGAIN = "the cell is run again"
 PREDICTIONS = "predictions.npz"
-METRICS, POINTS = "metrics.jsonl", "steps.jsonl"  # a row per epoch; a row per some steps (a point)
+METRICS, POINTS = "metrics.jsonl", "steps.jsonl"  # one row per epoch; several rows per epoch
 ROWS: Mapping[str, type[Row]] = {METRICS: Row, POINTS: Point}
 REMOVE = "remove the cell (capsweep ledger rm) and run it again"
 
@@ -43,7 +43,7 @@ def damage_error(where: str, why: object, cure: str) -> DamageError:
     Args:
         where: The path or URL of the file.
         why: How the file is damaged.
-        cure: What the user can do, or what the program does.
+        cure: What the user can do, or what the program will do.
     """
     return DamageError(f"{where} is damaged ({' '.join(str(why).split())}); {cure}")
 
@@ -54,7 +54,10 @@ def print_damage(error: DamageError) -> None:
 
 
 def read_if_sound(read: Callable[[], Value]) -> Value | None:
-    """Return the value of `read()`, or print its DamageError to stderr and return None."""
+    """Return the value of `read()`, or None if `read()` raises DamageError.
+
+    The error is printed to stderr.
+    """
     try:
         return read()
     except DamageError as error:
@@ -74,8 +77,8 @@ def parse_json(
         kind: The model that the object must fit.
 
     Raises:
-        DamageError: If the content is not JSON or does not fit the model. The message names the
-            field.
+        DamageError: If the content is not JSON, or if a field does not fit the model. The message
+            names the field.
     """
     try:
         value = from_json(content, allow_inf_nan=False)
@@ -95,15 +98,20 @@ def read_arrays(content: bytes, where: str, cure: str) -> "dict[str, np.ndarray]
     try:
         with open_npz(BytesIO(content)) as stored:
             return {name: stored[name] for name in stored.files}
-    except Exception as error:  # a damaged file can make numpy and zipfile raise anything
+    except Exception as error:  # for a damaged file, numpy and zipfile can raise any error
         raise damage_error(where, error, cure) from error
 
 
 def read_predictions(content: bytes, where: str) -> "tuple[np.ndarray, np.ndarray]":
-    """Read the scores [M, N] and the labels, [M] or [M, L], of a predictions.npz.
+    """Read the scores and the labels of test examples from predictions.npz.
+
+    Returns:
+        Scores [M, N] and labels [M] or [M, L], for M test examples, N classes and L classes per
+        image.
 
     Raises:
-        DamageError: If an array is absent or has another type or number of dimensions.
+        DamageError: If one of the two arrays is absent, or has a wrong type or a wrong number of
+            dimensions.
     """
     arrays = read_arrays(content, where, REMOVE)
     for name, kinds, dimensions in (("scores", "f", (2,)), ("labels", "iu", (1, 2))):
@@ -116,8 +124,8 @@ def read_predictions(content: bytes, where: str) -> "tuple[np.ndarray, np.ndarra
 def hash_result(result: Mapping[str, Any]) -> str:
     """Compute the digest of a result.
 
-    The digest covers the whole result except the digest itself and the key `attempt`, which only
-    object stores add.
+    The digest covers the whole result with two exceptions: the digest itself, and the key
+    `attempt`, because only object stores add this key.
     """
     digests = {name: digest for name, digest in result.get(DIGESTS, {}).items() if name != RESULT}
     plain = {key: value for key, value in result.items() if key != "attempt"}
@@ -132,7 +140,7 @@ def with_digests(result: Mapping[str, Any], digests: Mapping[str, str]) -> dict[
 
 
 def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -> dict[str, Any]:
-    """Parse the result.json of a cell, and check it against the cell's signature.
+    """Parse the result.json of a cell, and check the digest and the signature in the file.
 
     Raises:
         DamageError: If the result was altered, belongs to another cell, or has an impossible value.
@@ -148,7 +156,7 @@ def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -
 def read_provenance(
     content: bytes, where: str, signature: str, cure: str = REMOVE
 ) -> dict[str, Any]:
-    """Parse the provenance.json of a cell, and check it against the cell's signature.
+    """Parse the provenance.json of a cell, and check the signature in the file.
 
     Raises:
         DamageError: If the file is damaged, or belongs to another cell.
@@ -162,7 +170,7 @@ def read_provenance(
 
 
 def read_science(content: bytes, where: str, signature: str, cure: str = REMOVE) -> dict[str, Any]:
-    """Parse the config.yaml of a cell, and check it against the cell's signature.
+    """Parse the config.yaml of a cell, and check that its settings have the cell's signature.
 
     Raises:
         DamageError: If the file is damaged, or belongs to another cell.
@@ -194,7 +202,7 @@ def read_rows(
     An incomplete last line is left out, because a killed process may leave such a line.
 
     Raises:
-        DamageError: If any other line is damaged.
+        DamageError: If another line is damaged.
     """
     lines = content.split(b"\n")
     if not lines[-1].endswith(b"}"):
@@ -206,7 +214,9 @@ def read_rows(
 
 
 def check_content(name: str, content: bytes, where: str, signature: str, cure: str) -> None:
-    """Raise DamageError if a JSON or YAML file of a cell is damaged.
+    """Raise DamageError if a file of a cell is damaged.
+
+    Only config.yaml, provenance.json, metrics.jsonl and steps.jsonl are checked.
 
     Args:
         name: The name of the file in the cell's folder.

@@ -1,9 +1,10 @@
 """Export cells of a ledger to a tar file, and import them into another ledger.
 
-Exports are for hosts without a network: train and export on such a host, then import elsewhere. An
-import is verified. The first complete result of a cell stays valid, so importing a file twice
-changes nothing. For a failed cell, only config.yaml, provenance.json and the cause are exported.
-The cells of a published table are stored in a packed export.
+Exports are for hosts without a network: train and export on such a host, then import elsewhere. The
+tar file is verified before the import. If the ledger already has a result for a cell, this result
+stays valid, so importing a tar file twice changes nothing. For a failed cell, only config.yaml,
+provenance.json and the cause are exported. A tar file with the suffix .xz is packed, that is,
+compressed. The cells of a published table are stored in a packed file.
 """
 
 import io
@@ -30,7 +31,7 @@ FORMAT = 1
 EXPORT_AGAIN = "export it again"
 COPY_AGAIN = "copy the file again"
 PACKED = ".xz"
-LARGEST = 2**26  # maximum bytes of an unpacked archive, because lzma itself has no limit
+LARGEST = 2**26  # maximum bytes of an unpacked archive; lzma itself has no limit
 
 WEIGHTS = "weights.ckpt"
 FAILED = {CONFIG, FAILURE, "provenance.json"}  # the files of a failed cell that are exported
@@ -47,7 +48,7 @@ Results: TypeAlias = "dict[str, dict[str, Any] | None]"
 
 
 def list_ended_cells(entries: Mapping[str, Entry]) -> list[str]:
-    """List the cells that can be exported: cells with a result or with an undamaged failure."""
+    """List the cells that can be exported: cells with a result, and undamaged failed cells."""
     return [
         signature
         for signature, entry in entries.items()
@@ -70,13 +71,15 @@ def export_cells(
 
     Args:
         ledger: The ledger.
-        signatures: The signatures of the cells, which must have ended.
-        file: The tar file. With the suffix .xz, the file is packed.
-        choose: Returns whether a file is exported, given its name; default: all files are exported.
+        signatures: The signatures of the cells. The cells must have ended.
+        file: The tar file to write. A tar file with the suffix .xz is packed.
+        choose: Returns whether a file of a cell is exported, given the file's name. By default, all
+            files are exported.
 
     Raises:
-        UserError: If the file exists already, or if a packed archive would be too large to be read.
-        DataError: If a file of a cell is damaged.
+        UserError: If the tar file exists already, if a packed tar file would be too large to be
+            read, or if the name of a cell's file contains a character that is not allowed.
+        DataError: If a file of a cell is damaged, or was removed during the export.
     """
     names = [
         f"{signature}/{name}"
@@ -108,29 +111,29 @@ def _read_content(ledger: Ledger, path: str) -> bytes:
         raise DataError(f"{path} was removed during the export; export again")
     where = join(ledger.store.root, f"{folder_of(signature)}/{name}")
     stored_files.check_content(name, content, where, signature, stored_files.REMOVE)
-    # Only the cause is exported. Traceback and folders are left out, because they belong to this
-    # machine.
+    # Of error.txt, only the cause is exported. The traceback and the names of folders are left out,
+    # because they belong to this machine.
     return FOLDER.sub(rb"\1", content.partition(b"\n")[0]) if name == FAILURE else content
 
 
 def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     """Import the cells of an export that are not in the ledger yet.
 
-    A failed cell is added only if the ledger has nothing about the cell. The last file that is
-    written for a cell is the file that says how the cell ended: result.json or error.txt. If one
-    of the errors below is raised, no file was written.
+    A failed cell is added only if the ledger has nothing about the cell. For each cell, the file
+    that says how the cell ended (result.json or error.txt) is written last. If one of the errors
+    below is raised, no file was written.
 
     Returns:
         The number of new cells, and the number of cells that the ledger had already.
 
     Raises:
-        DataError: If a hash is wrong, a file is absent, or a configuration does not have the
-            signature of its folder. The message names the file.
+        DataError: If a file is damaged or absent, or if the signature of a configuration is not
+            the name of its folder. The message names the file.
         UserError: If a process runs one of the cells in this ledger.
     """
     results = verify_export(file)
     entries = ledger.read_entries(results)
-    # The new cells, each with the name of the file that says how it ended.
+    # The new cells, each with the name of the file that says how the cell ended.
     ends = {
         signature: FAILURE if result is None else RESULT
         for signature, result in results.items()
@@ -153,7 +156,7 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
             ledger.store.write(f"{folder}/{name}", content)
     for signature, name in ends.items():
         content, result = contents[signature], results[signature]
-        if result is not None and ledger.disk is None:  # the attempt names the folder of its files
+        if result is not None and ledger.disk is None:  # `attempt` names the folder with the files
             content = json.dumps(result | {"attempt": attempt}, indent=2).encode()
         ledger.store.write(f"{folder_of(signature)}/{name}", content)
     return len(ends), len(results) - len(ends)
@@ -174,9 +177,12 @@ def _remove_unfinished(ledger: Ledger, signature: str) -> None:
 def verify_export(file: Path) -> Results:
     """Verify all files of an export, and return the result of each cell.
 
+    Returns:
+        The results by signature; None for a failed cell.
+
     Raises:
-        DataError: If a hash is wrong, a file is absent, or a configuration does not have the
-            signature of its folder. The message names the file.
+        DataError: If a file is damaged or absent, or if the signature of a configuration is not
+            the name of its folder. The message names the file.
     """
     cells: dict[str, dict[str, str]] = {}
     results: Results = {}
@@ -198,7 +204,7 @@ def verify_export(file: Path) -> Results:
         needed = {FAILURE} if result is None else {CONFIG, RESULT, *known} - OPTIONAL
         if absent := needed - hashes.keys():
             raise DataError(f"{file}: {signature}/{min(absent)} is absent; {EXPORT_AGAIN}")
-        for name in sorted((hashes.keys() & known) - {RESULT}):  # `read_result` checked its digest
+        for name in sorted((hashes.keys() & known) - {RESULT}):  # `read_result` checked this one
             if hashes[name] != known[name]:
                 why = f"is not the file that the cell's {RESULT} names"
                 raise DataError(f"{file}: {signature}/{name} {why}; {EXPORT_AGAIN}")
@@ -216,7 +222,7 @@ def _write_archive(file: Path, names: Sequence[str], read: Callable[[str], bytes
         read: Returns the content of a file, given its name.
 
     Raises:
-        UserError: If the tar file exists already, or if a packed archive would be too large to be
+        UserError: If the tar file exists already, or if a packed tar file would be too large to be
             read.
     """
     if os.path.lexists(file):
@@ -248,10 +254,11 @@ def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of each file of an export, after a check against the manifest.
+    """Check each file of an export against the manifest, and yield the file's name and content.
 
     Raises:
-        DataError: If a hash is wrong. After the last file: if a file of the manifest is absent. The
+        DataError: If the tar file is damaged, if the hash of a file is wrong, or if a file of the
+            manifest is absent. An absent file is noticed only after the last file was yielded. The
             message names the file.
     """
     members = _read_tar(file)
@@ -275,12 +282,12 @@ def _parse_manifest(file: Path, name: str, content: bytes) -> dict[str, str]:
 def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each file of a tar file, one at a time.
 
-    The caller must check the names of the files. Only plain archives and xz archives are read. With
-    another compression, or with sparse files, the content could be much larger than the archive.
-    Links and devices are refused too, because an export does not contain any.
+    The caller must check the names of the files. Only plain tar files and tar files packed with xz
+    are read. With another compression, or with sparse files, the content could be much larger than
+    the tar file. Links and devices are refused too, because no export contains them.
 
     Raises:
-        DataError: If the tar file is damaged, or contains more than regular files.
+        DataError: If the tar file is damaged, or contains something that is not a regular file.
     """
     if not file.is_file():  # opening a pipe would wait for its writer
         raise DataError(f"{file}: no such file, or no regular file; name one that export wrote")
@@ -300,17 +307,18 @@ def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
                     yield member.name, stream.read()
     except DataError:
         raise
-    except Exception as error:  # with a damaged header, lzma and tarfile can raise anything
+    except Exception as error:  # for a damaged header, lzma and tarfile can raise any error
         reason = str(error) or type(error).__name__
         raise DataError(f"{file}: not a complete tar file ({reason}); {COPY_AGAIN}") from error
 
 
 def _unpack(file: Path) -> IO[bytes]:
-    """Unpack a packed archive into memory.
+    """Unpack a packed tar file into memory.
 
     Raises:
         DataError: If the unpacked content has more than LARGEST bytes.
-        EOFError: If the archive is incomplete.
+        EOFError: If the packed file is incomplete.
+        lzma.LZMAError: If the packed file is damaged.
     """
     unpacking = lzma.LZMADecompressor(memlimit=LARGEST)
     content = unpacking.decompress(file.read_bytes(), LARGEST + 1)

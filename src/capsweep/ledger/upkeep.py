@@ -1,4 +1,4 @@
-"""Find damaged files in a ledger, and garbage in the ledger and in the storage around it."""
+"""Find the damaged files of a ledger, and garbage in the ledger and in scratch folders."""
 
 import tempfile
 import time
@@ -16,10 +16,10 @@ from capsweep.ledger.stored_files import CONFIG, DIGESTS, POINTS, PREDICTIONS, R
 from capsweep.storage import scratch
 from capsweep.storage.files import remove_path, user_cache_folder
 
-# Folders for scratch, and the pattern of the names in each of them. The folders are in the storage.
-# On nodes whose storage is an object store, the folders are in the user's cache.
+# Folders for scratch files, each with the pattern of the names in it. These folders are in the
+# storage. If the storage is an object store, they are in the user's cache on each node.
 SCRATCH = {"ray": r"sweep-", "scratch": r"[0-9a-f]{16}-"}
-TEMPORARY = r"capsweep-(bench|code|error|wandb)-"  # pattern for names in the temporary folder
+TEMPORARY = r"capsweep-(bench|code|error|wandb)-"  # names in the temporary folder
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Garbage:
     """A file or folder that can be removed.
 
     Attributes:
-        name: The path in the ledger, or the full path of garbage outside the ledger.
+        name: The path relative to the ledger. Outside the ledger: the full path.
         why: Why the file or folder is not needed.
         size: The size in bytes.
         remove: Removes the file or folder.
@@ -42,14 +42,15 @@ class Garbage:
 def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbage]:
     """Yield all garbage of a ledger.
 
-    Files that a result, a failure, a resumed run or a living process needs are not garbage. In an
-    object store nothing counts as garbage, because a checkpoint next to a result may belong to a
-    run that repeats the cell.
+    A file is not garbage if a result, a failure, a resumed run or a running process needs the file.
+    In an object store nothing counts as garbage, because a checkpoint next to a result may belong
+    to a run that repeats the cell.
 
     Args:
         ledger: The ledger.
-        storage: The folder that contains the ledger. If it is given, scratch of ended processes is
-            garbage too: in this folder, in the user's cache and in the temporary folder.
+        storage: The folder that contains the ledger. If `storage` is given, abandoned scratch files
+            are garbage too. They are searched in this folder, in the user's cache and in the
+            system's temporary folder.
     """
     if (root := ledger.disk) is not None:
         for path in root.glob("??/*/resume.ckpt"):
@@ -97,8 +98,8 @@ def _measure(path: Path, why: str, root: Path | None = None) -> Iterator[Garbage
 def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
     """Read all files of a cell, and yield a line for each damaged or absent file.
 
-    A file that belongs to another cell counts as damaged. If several readers find the same fault,
-    its line is yielded only once.
+    A file that belongs to another cell counts as damaged. If several checks find the same fault,
+    the line is yielded only once.
     """
     result = ledger.read_result(cell)
     names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, "resume.ckpt"}

@@ -1,1 +1,1 @@
-"""The basis of every process: the terminal, and the imports of Ray, Lightning and torchvision."""
+"""Code that all packages share: output to a terminal, and the imports of Ray and Lightning."""

@@ -1,9 +1,10 @@
 """The parts of Lightning that capsweep uses. Import them from here, and before torchvision.
 
-PyPI's torchvision is built for CUDA. With a torch for CPUs, torchvision's extension cannot load, so
-two operators of the extension are not declared. Then importing torchvision raises `operator
-torchvision::nms does not exist`; torchmetrics and pytorch_lightning import torchvision. This module
-declares the schemas of the two operators. That is enough, because capsweep never calls them.
+PyPI's torchvision is built for CUDA. With a torch for CPUs, the extension of torchvision cannot be
+loaded, so two operators of the extension are not declared. Then the import of torchvision fails:
+`operator torchvision::nms does not exist`. The imports of torchmetrics and pytorch_lightning fail
+too, because they import torchvision. This module declares the schemas of the two operators. The
+schemas are enough, because capsweep never calls the operators.
 """
 
 import gc
@@ -32,5 +33,5 @@ from pytorch_lightning.utilities.types import (
 )
 
 # About five thousand modules are loaded now. Without this line, the garbage collector would search
-# them after each cell of a worker, which takes a third of a second.
+# their objects after each cell that a worker trains. Each search would take a third of a second.
 gc.freeze()

@@ -1,6 +1,6 @@
-"""The start of Ray for all code of capsweep, without Ray's own output and with protected ports.
+"""The start of Ray for all code of capsweep. Ray prints nothing, and its ports need a token.
 
-Import this module before Ray, because Ray reads some environment variables when it is imported.
+Import this module before Ray. The module sets environment variables that Ray reads on import.
 """
 
 import ctypes
@@ -44,7 +44,7 @@ CURE = (
     "path, or do without Ray (EXECUTOR=local)"
 )
 ANSWER_SECONDS = 10.0  # time in which a host that exists must accept a connection
-START_SECONDS = 180.0  # time in which Ray must start, for busy machines; Ray's own limit is 30 s
+START_SECONDS = 180.0  # time in which Ray must start; long, for busy machines; Ray has 30 s
 VITAL = ("gcs_server", "raylet")  # processes without which Ray hangs
 PORT_WAIT, PRELOAD = "RAY_gcs_server_port_wait_time_s", "RAY_preload_python_modules"
 LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two checks; to end the work after Ray has died
@@ -62,21 +62,21 @@ def connected(
     package: Path | None = None,
     imports: Sequence[str] = (),
 ) -> Iterator[None]:
-    """Connect to a Ray cluster, or start Ray on this machine; shut Ray down after the block.
+    """Join a Ray cluster or start Ray on this machine; leave or stop Ray after the block.
 
     Args:
         address: Address of the cluster to join; None: start Ray on this machine.
         cpus: Number of CPUs that Ray on this machine may use; None: all CPUs that Ray detects.
         gpus: Number of GPUs that Ray on this machine may use; None: all GPUs that Ray detects.
-        package: Folder of our package, which is sent to the cluster's workers, so that they need no
-            installed capsweep.
+        package: Folder of our package. The folder is sent to the workers of the cluster, so that
+            the workers need no installed capsweep. None: nothing is sent.
         imports: Modules that workers on this machine import while they wait for work. Ray starts
             one worker for each core.
 
     Raises:
         ConfigError: No cluster can be joined at `address`, or Ray does not start on this machine.
-        RayLostError: Ray on this machine has died. Before, a message is printed to the standard
-            error.
+        RayLostError: Ray on this machine has died. A message on standard error says which process
+            of Ray has ended.
     """
     before = signal.getsignal(signal.SIGTERM)
     # Ray on this machine listens on 127.0.0.1 only, which is Ray's default on macOS.
@@ -110,9 +110,9 @@ def connected(
 class _RayWatch:
     """A watch over the Ray that this process starts.
 
-    When the raylet or the GCS has died, the watch kills all other processes of that Ray. Without
-    the watch, Ray would wait for a dead raylet for ever. It would wait for a dead GCS until a
-    timeout ends this process.
+    When a process named in VITAL has died, the watch kills all other processes of that Ray. Without
+    the watch, Ray would wait for ever after its raylet has died. After its gcs_server has died, Ray
+    would wait until a timeout ends this process.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class _RayWatch:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Raise RayLostError inside the block if the Ray that was started dies."""
+        """Raise RayLostError inside the block if the Ray that this process started dies."""
         node: Any = ray_driver._global_node
         self._vital = [(name, node.all_processes[name][0].process) for name in VITAL]
         threading.Thread(target=self._watch_processes, name="watch-ray", daemon=True).start()
@@ -155,7 +155,10 @@ class _RayWatch:
             raise RayLostError
 
     def _watch_processes(self) -> None:
-        """Wait until Ray dies or the block ends; if Ray dies, interrupt the main thread."""
+        """Wait until Ray dies or the block of `interrupting` ends.
+
+        If Ray dies, interrupt the main thread. If the work does not stop, end this process.
+        """
         while not self._find_loss():
             if self._is_leaving.wait(LOOK_SECONDS):
                 return
@@ -165,10 +168,13 @@ class _RayWatch:
             if self._has_left.wait(1.0):
                 return
         terminal.print_aside("stopped: Ray does not end; type the same command again to continue")
-        os._exit(130)  # as at Ctrl-C
+        os._exit(130)  # the exit status of Ctrl-C
 
     def _find_loss(self) -> bool:
-        """Return whether Ray has died. When this is first noticed, kill the rest of Ray."""
+        """Return whether Ray has died.
+
+        At the first call after its death, print a message and kill the other processes of Ray.
+        """
         with self._lock:
             gone = [name for name, process in self._vital if process.poll() is not None]
             if gone and not self._is_lost and not self._is_leaving.is_set():
@@ -180,7 +186,8 @@ class _RayWatch:
     def _kill_all(self) -> None:
         """Kill all processes of this Ray.
 
-        Children of a killed process become children of this process, so the next round finds them.
+        Children of a killed process become children of this process, so the next round
+        of the loop finds them.
         """
         for _ in range(int(ANSWER_SECONDS)):
             rest = [child for child in _list_descendants() if child.pid not in self._others]
@@ -190,12 +197,12 @@ class _RayWatch:
 
 
 def _list_descendants() -> list[Any]:
-    """Return all descendants of this process, including adopted zombies."""
+    """Return all descendant processes of this process, including adopted zombies."""
     return psutil.Process().children(recursive=True)
 
 
 def _adopt_orphans(is_on: bool) -> None:
-    """Switch the adoption of orphaned descendants by this process on or off (Linux)."""
+    """Set whether this process adopts descendants that become orphans (only on Linux)."""
     ctypes.CDLL(None).prctl(36, int(is_on), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
@@ -229,8 +236,8 @@ def _start_or_join(
         if address is None:
             logs = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray/session_latest/logs"
             raise ConfigError(f"Ray does not start ({text}); {CURE}; its logs: {logs}") from error
-        # If a token is refused, Ray raises errors of other types. The names of authentication
-        # errors are in their text or in that of their cause.
+        # If a token is refused, Ray raises different types of errors. The text of the error or of
+        # its cause then has the name of an authentication error.
         chain = "".join(traceback.format_exception(error))
         if "AuthenticationError" in chain or "InvalidAuthToken" in chain:
             raise ConfigError(f"RAY_ADDRESS={address}: {REFUSED_TOKEN}") from error
@@ -242,7 +249,7 @@ def _start_or_join(
 
 @contextmanager
 def _waiting_for_raylet() -> Iterator[None]:
-    """Make Ray wait up to START_SECONDS for a running raylet to answer, instead of 30 s."""
+    """Make Ray wait up to START_SECONDS, instead of 30 s, until a running raylet answers."""
     get_node, until = services.get_node, time.monotonic() + START_SECONDS
 
     def wait_for_node(*place: Any) -> Any:
@@ -269,9 +276,10 @@ def _has_raylet() -> bool:
 
 
 def check_listening(address: str) -> None:
-    """Raise OSError if nothing listens at `address` (host:port).
+    """Raise OSError if nothing listens at `address`.
 
-    Without this check, Ray would try to connect for many minutes.
+    Only addresses of the form host:port are checked. Without this check, Ray would try to connect
+    for many minutes.
     """
     host, colon, port = address.rpartition(":")
     if colon and "://" not in address and port.isdecimal():

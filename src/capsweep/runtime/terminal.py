@@ -1,8 +1,8 @@
-"""Output for a person: as wide as the terminal, or in unbroken lines if it goes to a log.
+"""Output for a person: wrapped to the width of a terminal, or in unbroken lines in a log.
 
-Printed texts can come from files and from other machines, such as causes of errors, names and
-versions. They may contain characters that control a terminal or that it cannot show. print() and
-rich print these characters as escapes.
+Printed texts, such as causes of errors, names and versions, can come from files and from other
+machines. These texts may contain characters that control a terminal, or characters that a terminal
+cannot show. This module makes print() and rich write such characters as escapes.
 """
 
 import io
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 
 WIDEST = 100_000  # columns; longer than any line
 # Control characters except tab and newline, marks that change the direction of writing, and
-# surrogates. A reset of colours is allowed: libraries write it when they end, and it is harmless.
+# surrogates. The code that resets colours is allowed: it is harmless, and libraries write it when
+# they end.
 UNSAFE = re.compile(
     "(?!\x1b\\[0m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def escape_text(text: str, stream: Any = None) -> str:
-    """Return the text with unsafe characters replaced by their escapes, as ascii() writes them.
+    """Replace each unsafe character of a text by its escape, as ascii() does.
 
-    Unsafe characters are those that control a terminal, and those that the stream's encoding lacks.
+    A character is unsafe if it can control a terminal, or if the encoding of `stream` lacks it.
+    Without a stream, the encoding is UTF-8.
     """
     escaped = UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -39,7 +41,7 @@ def escape_text(text: str, stream: Any = None) -> str:
 
 @contextmanager
 def escaped_streams() -> Iterator[None]:
-    """Make print() escape unsafe characters inside the block, on standard output and error."""
+    """Make print() escape unsafe characters inside the block, on stdout and stderr."""
     with redirect_stdout(_escape_stream(sys.stdout)), redirect_stderr(_escape_stream(sys.stderr)):
         yield
 
@@ -49,13 +51,13 @@ def _escape_stream(stream: Any) -> Any:
 
 
 class _Escaped:
-    """A stream that escapes the text that print() writes.
+    """A wrapper of a stream. It escapes the unsafe characters of texts that print() writes.
 
-    rich writes directly to the stream below, so that rich's own codes stay unchanged.
+    rich writes directly to the wrapped stream, so that rich's own codes stay unchanged.
     """
 
     def __init__(self, stream: IO[str]) -> None:
-        self.rich_proxied_file = stream  # the name by which rich looks for it
+        self.rich_proxied_file = stream  # rich looks for an attribute of this name
 
     def write(self, text: str) -> int:
         self.rich_proxied_file.write(escape_text(text, self.rich_proxied_file))
@@ -70,7 +72,7 @@ class _Escaped:
 
 
 class _Unbroken(io.FileIO):
-    """A file descriptor that discards output after its reader has closed the pipe."""
+    """A raw file that discards output after the reader of its pipe has closed the pipe."""
 
     def write(self, data: Any) -> int | None:
         try:
@@ -80,7 +82,11 @@ class _Unbroken(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Discard output whose reader has closed the pipe, instead of ending the program."""
+    """Make the escaped streams discard output after the reader has closed the pipe.
+
+    Otherwise, the next output would end the program. Other streams than those of `escaped_streams`
+    stay unchanged.
+    """
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError):  # no stream, or a stream without a descriptor
             old = stream.rich_proxied_file  # pyright: ignore
@@ -92,7 +98,7 @@ def outlive_readers() -> None:
 def make_console(stderr: bool = False) -> "Console":
     """Return a rich console that prints text literally: no markup, no emoji names, no highlighting.
 
-    If the output does not go to a terminal, it is plain text in lines of any length, unless COLUMNS
+    If the output does not go to a terminal, it is plain text, and lines are wrapped only if COLUMNS
     sets a width. rich itself handles NO_COLOR.
     """
     console = _console_class()(stderr=stderr, markup=False, emoji=False, highlight=False)
@@ -105,7 +111,10 @@ def make_console(stderr: bool = False) -> "Console":
 
 @cache
 def _console_class() -> "type[Console]":
-    """Return a subclass of rich's console; rich is imported late, because the import is slow."""
+    """Return a class of rich consoles that escape unsafe characters.
+
+    rich is imported only here, because the import is slow.
+    """
     from rich.console import Console
     from rich.segment import Segment
 
@@ -122,7 +131,7 @@ def _console_class() -> "type[Console]":
 
         @property
         def encoding(self) -> str:
-            """The stream's encoding, by which rich chooses frames, bars and spinners."""
+            """The encoding of the stream. rich draws frames, bars and spinners in this encoding."""
             return getattr(self.file, "encoding", None) or "utf-8"
 
         def on_broken_pipe(self) -> None:
@@ -130,11 +139,11 @@ def _console_class() -> "type[Console]":
             raise BrokenPipeError
 
         def render_str(self, text: str, **how: Any) -> Any:
-            """Return a rendered string, escaped before rich measures its width."""
+            """Escape and render a string, so that rich measures the width of the escaped string."""
             return super().render_str(escape_text(text, self.file), **how)
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-            """Yield rich's segments with escaped texts. Not every text passes `render_str`."""
+            """Yield rich's segments with escaped texts; some texts do not pass `render_str`."""
             for part in super().render(renderable, options):
                 yield (
                     part if part.control else Segment(escape_text(part.text, self.file), part.style)
@@ -149,7 +158,7 @@ def count_of(count: float, noun: str) -> str:
 
 
 def describe_seeds(seeds: Iterable[int]) -> str:
-    """Return seeds as text: three or more seeds without a gap as `0 to 4`, others as `0, 2, 3`."""
+    """Return seeds as text: `0 to 4` if there are three or more without a gap, else `0, 2, 3`."""
     every = sorted(seeds)
     is_range = len(every) > 2 and every == list(range(every[0], every[-1] + 1))
     return f"{every[0]} to {every[-1]}" if is_range else ", ".join(map(str, every))
@@ -166,12 +175,12 @@ def format_command(*words: str) -> str:
 
 
 def announce(step: str) -> None:
-    """Print which step begins now, without delay, because the step may take seconds."""
+    """Print what begins now, and flush the output, because the work may take seconds."""
     print(f"{step} ...", flush=True)
 
 
 def print_aside(text: str) -> None:
-    """Print a line to the standard error. A live progress bar stays below the line."""
+    """Print a line to stderr. A live progress bar stays below the line."""
     print(text, file=sys.stderr, flush=True)  # rich's own console would write through the bar
 
 
@@ -186,8 +195,8 @@ def print_paragraph(console: "Console", text: str) -> None:
 def print_table(console: "Console", table: "RenderableType") -> None:
     """Print a table that may be wider than the terminal.
 
-    Columns are folded between words as far as possible. If the table is still too wide, it runs
-    over the edge of the terminal, because a number must never be cut.
+    Text in columns is wrapped between words, so that the table fits if possible. A table that is
+    still too wide is printed beyond the edge of the terminal, because a number must never be cut.
     """
     from rich.measure import Measurement
 

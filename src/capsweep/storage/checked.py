@@ -1,8 +1,8 @@
-"""Stored values that are checked when they are read: typed JSON, .npz files, and the user's cache.
+"""Read JSON, .npz files and values of the user's cache, and check what was read.
 
-The cache has small values that take long to compute. A value depends only on its key, so that the
-cached value is always up to date. A damaged file counts as absent. If there is no home folder, or
-if it cannot be written, values are computed each time.
+The user's cache stores small values that take long to compute. A value depends only on its key, so
+a cached value is never out of date. A damaged file of the cache counts as absent. If the folder of
+the cache cannot be found or written, values are computed each time.
 """
 
 import json
@@ -23,11 +23,10 @@ from capsweep.storage.files import hash_bytes, user_cache_folder, write_atomical
 if TYPE_CHECKING:
     import numpy as np
 
-# The largest factor by which a member of a .zip file can grow in decompression, by type of
-# compression.
+# For each type of compression: the largest factor by which decompression enlarges a file in a .zip.
 MOST_EXPANSION = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1033}
 KEPT_SECONDS = 30 * 24 * 3600.0  # age at which values are removed from the cache
-MOST_LETTERS = 200  # characters of a key or of a reason in a message
+MOST_LETTERS = 200  # maximum length of a key, and of a reason, in a message
 Value = TypeVar("Value")
 
 
@@ -36,10 +35,11 @@ def parse_json(content: bytes, adapter: TypeAdapter[Value]) -> Value:
 
     Args:
         content: JSON text in UTF-8.
-        adapter: Pydantic's adapter of the expected type.
+        adapter: Pydantic's `TypeAdapter` for the expected type.
 
     Raises:
-        ValueError: If the text is not JSON of this type. The message is one printable line.
+        ValueError: If the text is not JSON, or if the value does not have the expected type. The
+            message is one printable line.
     """
     try:
         return adapter.validate_json(content)
@@ -48,7 +48,11 @@ def parse_json(content: bytes, adapter: TypeAdapter[Value]) -> Value:
 
 
 def describe_fault(error: ValidationError) -> str:
-    """Return one printable line with the first wrong field, the reason and the field's value."""
+    """Describe the first error of a validation in one printable line.
+
+    The line has the wrong field, the reason and the field's value. The value is left out if the
+    text is not JSON, or if one of our own validators raised the error.
+    """
     fault, *_ = error.errors(include_url=False)
     parts = (str(part) for part in fault["loc"] if part != "[key]")
     place = ".".join(part if part.isprintable() else reprlib.repr(part) for part in parts)
@@ -60,18 +64,20 @@ def describe_fault(error: ValidationError) -> str:
 
 
 def open_npz(file: IO[bytes]) -> "np.lib.npyio.NpzFile":
-    """Open an .npz file, whose arrays are then read one by one; pickled objects are refused.
+    """Open an .npz file; the caller can then read its arrays one at a time.
 
-    Each array has a header that declares its size. Before numpy allocates memory, this size is
-    compared with the number of bytes that are stored for the array. So a damaged file cannot make
-    numpy allocate too much memory.
+    Reading an array of pickled objects raises ValueError. Each array has a header, which declares
+    the size of the array. Before numpy allocates memory, the declared size is compared with the
+    number of bytes that are stored for the array. So a damaged file cannot make numpy allocate too
+    much memory.
 
     Args:
         file: The file, open for reading.
 
     Raises:
-        ValueError: If the declared size of an array differs from its stored size.
-        Exception: Any error that zipfile and numpy raise for a damaged file.
+        ValueError: If the declared size of an array differs from its stored size, or if a declared
+            size is impossible.
+        Exception: If the file is damaged; zipfile and numpy raise many types of errors.
     """
     import numpy as np
 
@@ -94,12 +100,12 @@ def open_npz(file: IO[bytes]) -> "np.lib.npyio.NpzFile":
 
 
 def compute_once(kind: str, key: str, compute: Callable[[], Any]) -> Any:
-    """Return the value of a key from the user's cache, or compute it and store it there.
+    """Return the value of a key from the user's cache; compute and store an absent value.
 
     Args:
-        kind: Kind of the value. Each kind has a folder in the cache.
+        kind: The kind of the value. The cache has a folder for each kind.
         key: A text with everything on which the value depends.
-        compute: Computes the value, which must be JSON data and not None.
+        compute: Computes the value. The value must be JSON data, but not None.
     """
     value = load_cached(kind, key)
     if value is None:
@@ -109,7 +115,7 @@ def compute_once(kind: str, key: str, compute: Callable[[], Any]) -> Any:
 
 
 def load_cached(kind: str, key: str) -> Any:
-    """Return the value of a key from the user's cache, or None if it is absent or damaged."""
+    """Return the value of a key from the user's cache; None if the value is absent or damaged."""
     try:
         digest, _, content = _path_of(kind, key).read_bytes().partition(b"\n")
         return json.loads(content) if digest.decode() == _digest_of(kind, key, content) else None
@@ -118,7 +124,11 @@ def load_cached(kind: str, key: str) -> Any:
 
 
 def save_cached(kind: str, key: str, value: Any) -> None:
-    """Store a value in the user's cache, and remove month-old values of the same kind."""
+    """Store a value in the user's cache, and remove old values of the same kind.
+
+    A value is old KEPT_SECONDS after it was stored. If the cache cannot be written, nothing is
+    stored.
+    """
     content = json.dumps(value).encode()
     stored = f"{_digest_of(kind, key, content)}\n".encode() + content
     with suppress(OSError, RuntimeError):
@@ -130,7 +140,7 @@ def save_cached(kind: str, key: str, value: Any) -> None:
 
 
 def _digest_of(kind: str, key: str, content: bytes) -> str:
-    """Hash a value with its kind and key, so that a renamed file does not match another key."""
+    """Hash a value together with its kind and key; the hash of a renamed file is then wrong."""
     return hash_bytes(f"{kind}\n{key}\n".encode() + content)
 
 

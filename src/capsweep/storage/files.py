@@ -1,4 +1,4 @@
-"""Atomic files, locks and hashes: a file is complete or absent, never written in part."""
+"""Write files atomically, lock files, and compute hashes of files."""
 
 import errno
 import glob
@@ -14,12 +14,13 @@ from typing import IO, Any
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a temporary file, flush it to disk, and rename it to its final path.
+    """Write a file so that readers see either the old content or the complete new content.
 
-    Readers see the old file or the new one, never a part, even after a crash at any moment.
+    The content is written to a temporary file. The temporary file is flushed to disk, and then
+    renamed to the final path. So no reader sees an incomplete file, even after a crash.
 
     Args:
-        path: Where the file is to be; missing folders are created.
+        path: The final path of the file. Missing folders are created.
         write: Writes the content to an open file.
 
     Raises:
@@ -38,7 +39,11 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text as UTF-8, atomically."""
+    """Write a text file in UTF-8, atomically.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
@@ -46,7 +51,7 @@ def write_json(path: Path, value: Any) -> None:
     """Write a value as indented JSON, atomically.
 
     Raises:
-        ValueError: If the value has NaN or infinite numbers, which JSON does not have.
+        ValueError: If the value contains NaN or an infinite number. JSON has no such numbers.
         OSError: If the file cannot be written.
     """
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
@@ -58,7 +63,7 @@ def open_plain_file(path: Path) -> IO[bytes]:
     Pipes are refused, because reading a pipe could block for ever. Folders are refused too.
 
     Raises:
-        IsADirectoryError: If the path is not a regular file.
+        IsADirectoryError: If the path is a folder, a pipe or another special file.
         OSError: If the file cannot be opened.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -69,7 +74,12 @@ def open_plain_file(path: Path) -> IO[bytes]:
 
 
 def read_plain_file(path: Path) -> bytes:
-    """Read the bytes of a regular file; folders and pipes raise IsADirectoryError."""
+    """Read the bytes of a regular file.
+
+    Raises:
+        IsADirectoryError: If the path is a folder, a pipe or another special file.
+        OSError: If the file cannot be read.
+    """
     with open_plain_file(path) as file:
         return file.read()
 
@@ -86,13 +96,14 @@ def remove_path(path: Path) -> None:
 def lock_file(path: Path) -> Iterator[None]:
     """Hold a lock in a `with` block, so that only one process at a time writes a file.
 
-    Temporary files of killed processes are removed first. A process that dies releases the lock. If
-    the folder cannot be written, or its file system has no locks, the block runs without a lock.
+    Before the block runs, temporary files that killed processes left for this file are removed. The
+    lock of a process that dies is released. If the folder of the file cannot be written, or if the
+    file system has no locks, the block runs without a lock.
 
     Args:
         path: The file that the block may write.
     """
-    import fcntl  # here, so that Windows, which has no fcntl, gets our own message
+    import fcntl  # imported here, because Windows has no fcntl and must first show our message
 
     with ExitStack() as stack:
         with suppress(OSError):
@@ -105,13 +116,13 @@ def lock_file(path: Path) -> Iterator[None]:
 
 
 def user_cache_folder() -> Path:
-    """Return the folder of the user's cache, as the XDG base directory specification defines it.
+    """Return the folder of capsweep in the user's cache, by the XDG base directory specification.
 
-    The folder is `$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep` if the variable XDG_CACHE_HOME
-    is unset, empty or a relative path.
+    The folder is `$XDG_CACHE_HOME/capsweep`. If the variable XDG_CACHE_HOME is unset, empty or a
+    relative path, the folder is `~/.cache/capsweep`.
 
     Raises:
-        RuntimeError: If there is no home folder.
+        RuntimeError: If the home folder is needed and there is none.
     """
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
@@ -124,11 +135,11 @@ def hash_bytes(data: bytes) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """Compute the hexadecimal sha256 of a file, piece by piece."""
+    """Compute the hexadecimal sha256 of a file, without loading the whole file into memory."""
     with path.open("rb", buffering=0) as file:
         return hash_open_file(file)
 
 
 def hash_open_file(file: IO[bytes]) -> str:
-    """Compute the hexadecimal sha256 of an open file from its current position on."""
+    """Compute the hexadecimal sha256 of an open file, from the current position to the end."""
     return hashlib.file_digest(file, "sha256").hexdigest()  # pyright: ignore

@@ -1,11 +1,12 @@
-"""Official files of data sets, which are found below the data folder and verified by their hashes.
+"""Find the official files of data sets below the data folder, and verify their hashes.
 
 If the data folder is in an object store, each file is fetched once per node into the user's cache.
-There, a folder of the store becomes a folder `fetched/NAME-HASH`. HASH is the hash of the folder's
-URL, and the file `.origin` contains this URL. A file gets its name when it is complete. While one
-process fetches a file, other processes that need the file wait. If the first process dies, another
-process fetches the file. Fetched files are verified again when they are read, and may be deleted at
-any time.
+The files of one folder of the store are put into one folder of the cache, `fetched/NAME-HASH`. NAME
+is the end of the URL of the store's folder, and HASH is the hash of the URL. The file `.origin` in
+the cache's folder contains the URL. A file gets its final name only when it is complete. While one
+process fetches a file, other processes that need the file wait. If the fetching process dies, a
+waiting process fetches the file. Fetched files are verified again when they are read, and may be
+deleted at any time.
 """
 
 import itertools
@@ -31,7 +32,7 @@ from capsweep.storage.stores import Bucket, StoreError, check_inside, hide_query
 
 KEY = "places.data"
 ORIGIN = ".origin"
-UNKNOWN = "unknown"  # in place of a declared hash; the file is then refused
+UNKNOWN = "unknown"  # is declared if we do not know the hash; the file is then refused
 
 IsCurrent = Callable[[Path], bool]  # returns whether a copy that was fetched earlier can be used
 
@@ -45,7 +46,8 @@ def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
             unchanged.
 
     Raises:
-        ConfigError: If the data folder is a URL, and a name leads out of it.
+        ConfigError: If the data folder is a URL, and a name is not valid or leads out of this
+            folder.
     """
 
     def resolve(name: str) -> str:
@@ -58,10 +60,12 @@ def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
 
 
 def locate_folder(place: str) -> Path:
-    """Return the local folder of a path or URL: the path itself, or a folder of the user's cache.
+    """Return the local folder for a path or URL.
+
+    For a path, this is the path itself. For a URL, it is a folder of the user's cache.
 
     Raises:
-        DataError: If `place` is a URL, and there is no home folder for the cache.
+        DataError: If `place` is a URL, and the user has no home folder for the cache.
     """
     if not is_url(place):
         return Path(place)
@@ -92,15 +96,16 @@ def read_origin(folder: Path) -> str | None:
 def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -> bool:
     """Return whether a folder has a file, and fetch the file if the folder is in an object store.
 
-    A fetched file is complete in the local folder, but not verified yet.
+    The fetched file is put into the folder `locate_folder(place)`. Its hash is not verified yet.
 
     Args:
         place: The folder, a path or a URL.
         name: Name of the file.
-        is_current: Returns whether a copy that was fetched earlier can be used.
+        is_current: Returns whether a copy that was fetched earlier can be used, given its path.
 
     Raises:
-        StoreError: If the object store does not answer.
+        ConfigError: If the URL or the name is not valid.
+        StoreError: If the object store does not answer or refuses access.
         DataError: If the file cannot be stored in the cache.
     """
     if not is_url(place):
@@ -131,7 +136,7 @@ def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True)
 
 
 def remove_copy(path: Path) -> bool:
-    """Remove a fetched file or folder from the cache; return False for any other path."""
+    """Remove a file or folder that was fetched into the cache; return False for any other path."""
     if read_origin(path.parent) is None and read_origin(path) is None:
         return False
     remove_path(path)
@@ -145,22 +150,28 @@ def list_sizes(place: str) -> dict[str, int]:
         place: URL of the folder.
 
     Returns:
-        The size of each file in bytes, by name.
+        The size of each file in bytes, by the name of the file.
 
     Raises:
-        StoreError: If the object store does not answer.
+        ConfigError: If the URL is not valid.
+        StoreError: If the object store does not answer or refuses access.
     """
     return dict(_open_bucket(place, os.getpid()).list_files("", is_deep=False))
 
 
 @lru_cache(maxsize=16)
 def _open_bucket(place: str, process: int) -> Bucket:
-    """Open an object store once per process, since a client cannot be used after a fork."""
+    """Open an object store once per process, because no client can be used after a fork.
+
+    Args:
+        place: URL of a folder in the object store.
+        process: The id of this process. After a fork, the new id opens a new client.
+    """
     return Bucket(place, KEY)
 
 
 def read_content(path: Path) -> bytes:
-    """Read the bytes of a file that is not verified yet.
+    """Read the bytes of a file before its hash is verified.
 
     Raises:
         DataError: If the file cannot be read.
@@ -170,7 +181,7 @@ def read_content(path: Path) -> bytes:
 
 
 def open_content(path: Path) -> IO[bytes]:
-    """Open a file that is not verified yet and may be too large for the memory.
+    """Open a file before its hash is verified; the file may be too large for the memory.
 
     Raises:
         DataError: If the file cannot be opened.
@@ -181,7 +192,10 @@ def open_content(path: Path) -> IO[bytes]:
 
 @contextmanager
 def _report_unreadable() -> Iterator[None]:
-    """Convert an OSError of a `with` block to a DataError with the path that cannot be read."""
+    """Convert each OSError of a `with` block, except StoreError, to a DataError.
+
+    The message of the DataError names the path that cannot be read.
+    """
     try:
         yield
     except StoreError:
@@ -195,13 +209,13 @@ def _report_unreadable() -> Iterator[None]:
 
 @contextmanager
 def report_undecodable(path: Path) -> Iterator[None]:
-    """Convert any error of a `with` block that decodes a file to a DataError.
+    """Raise DataError if the decoding of a file in a `with` block fails.
 
-    The message has the path of the file. The hash of the file was verified before, but a user can
-    declare the hash of a wrong file. For a wrong file, decoders raise many types of errors.
+    The hash of the file was verified before, but a user can declare the hash of a wrong file. For a
+    wrong file, decoders raise many types of errors.
 
     Args:
-        path: The file.
+        path: The file that the block decodes. The message names this path.
 
     Raises:
         DataError: If the block raises any error except MemoryError.
@@ -226,13 +240,16 @@ class Digest(NamedTuple):
 
 @dataclass(frozen=True)
 class OfficialFiles:
-    """The official files of one data set: where to find them, and who publishes them."""
+    """The official files of one data set: where they are, and who publishes them."""
 
-    folders: Sequence[str]  # folders below the data folder; the first that has a file is used
-    publisher: str  # page or URL from which a user can download the files, for messages
+    folders: Sequence[str]  # folders below the data folder, in the order in which they are searched
+    publisher: str  # where users can download the files (text for messages)
 
     def find(self, data: str, *names: str) -> Path | None:
-        """Find a file in the first folder that has it, under one of several names.
+        """Find a file that may have one of several names, and fetch the file if needed.
+
+        The folders are searched in the order of `self.folders`. In each folder, the names are tried
+        in the given order.
 
         Args:
             data: The data folder, a path or the URL of an object store.
@@ -242,8 +259,10 @@ class OfficialFiles:
             The local path of the file, or None if no folder has the file.
 
         Raises:
-            DataError: If the data folder does not exist or cannot be read.
-            StoreError: If the object store does not answer.
+            ConfigError: If a URL or the name of a folder is not valid.
+            DataError: If the data folder does not exist, if a file cannot be read, or if a fetched
+                file cannot be stored.
+            StoreError: If the object store does not answer or refuses access.
         """
         with _report_unreadable():
             if not is_url(data) and not Path(data).is_dir():
@@ -257,19 +276,21 @@ class OfficialFiles:
             return None
 
     def find_all(self, data: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
-        """Find several files.
+        """Find several files, and raise DataError if any of them is absent.
 
         Args:
             data: The data folder, a path or the URL of an object store.
-            names: A list for each file, with the names that the file may have. The caller chooses
-                a key for each file.
+            names: For each file, the names that the file may have. The caller chooses the key of
+                each file.
 
         Returns:
             The local path of each file, by the key of the file.
 
         Raises:
-            DataError: If files are missing. The message has the first name of each missing file.
-            StoreError: If the object store does not answer.
+            ConfigError: If a URL or the name of a folder is not valid.
+            DataError: If files are absent, cannot be read or cannot be stored. For absent files,
+                the message has the first name of each.
+            StoreError: If the object store does not answer or refuses access.
         """
         paths = {key: self.find(data, *allowed) for key, allowed in names.items()}
         absent = [allowed[0] for key, allowed in names.items() if paths[key] is None]
@@ -278,11 +299,11 @@ class OfficialFiles:
         return {key: path for key, path in paths.items() if path is not None}
 
     def build_missing_error(self, data: str, needed: str) -> DataError:
-        """Build the error for files that no folder has.
+        """Build the error for files that are in none of the folders.
 
         Args:
-            data: The data folder.
-            needed: Names of the files, for the message.
+            data: The data folder, a path or the URL of an object store.
+            needed: Names of the absent files, for the message.
         """
         place = f"{KEY}={hide_query(data)}" if is_url(data) else data
         looked = ", ".join(self.folders) or "no folder"
@@ -292,11 +313,16 @@ class OfficialFiles:
         )
 
     def check_digests(self, *digests: Digest) -> None:
-        """Check that files have their declared hashes.
+        """Check that the computed hash of each file equals its declared hash.
+
+        If a file with a wrong hash was fetched from an object store, the local copy is removed.
+
+        Args:
+            *digests: The two hashes of each file.
 
         Raises:
-            DataError: If a computed hash differs from the declared hash, or if a declared hash is
-                unknown. For unknown hashes, the message lists the files and how to declare hashes.
+            DataError: If the two hashes of a file differ, or if a declared hash is UNKNOWN. For
+                unknown hashes, the message says how to declare them.
         """
         for path, computed, declared, _ in digests:
             if declared not in (UNKNOWN, computed):

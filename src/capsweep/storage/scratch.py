@@ -1,7 +1,7 @@
-"""Names of scratch files and folders; a name identifies the process that created the file.
+"""Make the names of scratch files and folders, and find scratch files of ended processes.
 
-So the scratch files of killed processes can be found and removed, and the scratch files of running
-processes are kept.
+The name of a scratch file identifies the process that created the file. So the scratch files of
+killed processes can be found and removed, and the scratch files of running processes are kept.
 """
 
 import os
@@ -15,14 +15,15 @@ from pathlib import Path
 from capsweep.storage.files import hash_bytes
 
 OWNED = re.compile(r".*-(?P<pid>[0-9]+)-(?P<machine>[0-9a-f]{8})(?P<start>[0-9a-f]{4})-[^-]*")
-# For scratch files of another machine or of earlier code, we cannot check whether the process still
-# runs. They count as abandoned if nothing was written for a week; our processes write more often.
+# If another machine or earlier code created a scratch file, we cannot check whether its process
+# still runs. The file then counts as abandoned if nothing was written to it for a week. Our
+# processes write more often.
 UNTOUCHED_SECONDS = 7 * 24 * 3600.0
 
 
 @cache
 def identify_machine() -> str:
-    """Return a text with the id of the machine's current boot and the namespace of process ids."""
+    """Return a text that identifies the machine's current boot and namespace of process ids."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
 
@@ -34,7 +35,7 @@ def read_start_time(pid: int) -> str | None:
         pid: Id of the process.
 
     Returns:
-        The number as a text; None if the process has ended or is a zombie.
+        The number of clock ticks, as a text; None if the process has ended or is a zombie.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -44,11 +45,12 @@ def read_start_time(pid: int) -> str | None:
 
 
 def make_scratch_prefix(prefix: str) -> str:
-    """Return the beginning of a scratch name that identifies this process.
+    """Return the beginning of a name for a scratch file of this process.
+
+    The caller completes the name with a text that contains no hyphen.
 
     Args:
-        prefix: Kind of the scratch file; the name begins with it. The caller completes the name
-            with a text without hyphens.
+        prefix: The kind of the scratch file. The name begins with this text.
     """
     return f"{prefix}-{_name_process(os.getpid())}-"
 
@@ -59,11 +61,14 @@ def _name_process(pid: int) -> str:
 
 
 def find_abandoned(folder: Path, kinds: str) -> Iterator[Path]:
-    """Find the scratch files and folders of this user whose processes have ended.
+    """Find the abandoned scratch files and folders of this user.
+
+    A scratch file is abandoned if the process that created the file has ended. If we cannot check
+    this, the file is abandoned if nothing was written to it for UNTOUCHED_SECONDS.
 
     Args:
-        folder: Where to look; a folder that cannot be read yields nothing.
-        kinds: Regular expression that matches the beginning of the names.
+        folder: The folder to search. If the folder cannot be read, nothing is found.
+        kinds: Regular expression for the beginning of the names.
 
     Yields:
         The files and folders, sorted by name.

@@ -1,10 +1,10 @@
-"""Folders and object stores with one interface: files are read and written by relative names.
+"""Read and write the files of folders and of object stores with the same methods.
 
-The parts of a name are separated by slashes, and a write is atomic. An object store is given by its
-URL, such as s3://bucket/folder, and is accessed by pyarrow. Object stores have neither rename nor
-locks. Options of pyarrow are in the query of the URL (`?region=eu-west-1`,
-`?endpoint_override=...&scheme=http`). Credentials are never in the URL: they come from the
-environment or from a role of the machine.
+The name of a file is relative to the folder. The parts of the name are separated by slashes. Files
+are written atomically. An object store is given by its URL, such as s3://bucket/folder, and is
+accessed with pyarrow. Object stores can neither rename files nor lock them. The query of the URL
+contains options of pyarrow, such as `?region=eu-west-1` or `?endpoint_override=...&scheme=http`.
+Credentials are never in the URL. They come from the environment or from a role of the machine.
 """
 
 import os
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STORES = ("s3", "gs", "gcs", "abfs", "abfss")  # schemes of the URLs of object stores
 PIECE = 2**24  # bytes that one request reads
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-LONGEST_NAME = 255  # bytes of the name of a file or folder
+LONGEST_NAME = 255  # maximum bytes of the name of a file or folder
 CREDENTIALS = (
     "is it reachable from here, and are credentials in the environment (AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or a role of the machine)?"
@@ -34,11 +34,11 @@ CREDENTIALS = (
 
 
 class StoreError(UserError, OSError):
-    """An error of a store that does not answer or refuses access; its `errno` is not set."""
+    """A store does not answer or refuses access. The `errno` of this exception is not set."""
 
 
 def is_url(place: str) -> bool:
-    """Return whether a place is a URL, such as s3://bucket/folder, and not a path."""
+    """Return whether a text is a URL, such as s3://bucket/folder; any other text is a path."""
     return URL.match(place) is not None
 
 
@@ -51,20 +51,20 @@ def join(place: str, name: str) -> str:
 
 
 def hide_query(place: str) -> str:
-    """Return the form of a place for messages: a path, or a URL without its query."""
+    """Return a path or URL for use in messages; the query of a URL is left out."""
     return place.partition("?")[0] if is_url(place) else place
 
 
 def check_inside(name: str, where: str) -> str:
-    """Check that a name stays inside its folder, and return it in its normal form.
+    """Check that a name does not lead out of its folder, and return the normalised name.
 
     Args:
-        name: A relative name.
-        where: Configuration key and its value. Error messages begin with this text.
+        name: The name of a file or folder, relative to the folder.
+        where: A configuration key and its value, `KEY=VALUE`. Error messages begin with this text.
 
     Raises:
-        ConfigError: If the name leads out of the folder, or has characters that are special in
-            URLs.
+        ConfigError: If the name leads out of the folder, or has a character that is special in URLs
+            or not printable.
     """
     path = PurePosixPath(name)
     is_odd = any(character in name for character in "\\?#%\0") or not name.isprintable()
@@ -76,7 +76,11 @@ def check_inside(name: str, where: str) -> str:
 
 
 class Disk:
-    """A folder of a POSIX file system, local or shared."""
+    """A folder of a POSIX file system, local or shared.
+
+    Args:
+        root: The path of the folder.
+    """
 
     def __init__(self, root: Path) -> None:
         self.path, self.root = root, str(root)
@@ -85,13 +89,13 @@ class Disk:
         """Read a file.
 
         Args:
-            name: Name below the folder.
+            name: The name of the file, relative to the folder.
 
         Returns:
             The content of the file; None if there is no such file.
 
         Raises:
-            DamageError: If the name is that of a folder, a pipe or another special file.
+            DamageError: If a folder, a pipe or another special file has this name.
             StoreError: If the file cannot be read.
         """
         path = self.path / name
@@ -105,18 +109,28 @@ class Disk:
             raise StoreError(f"{path} cannot be read ({error.strerror or error})") from error
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically, and create the folders above it."""
+        """Write a file atomically, and create the folders above it.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
         write_atomically(self.path / name, lambda file: file.write(content))
 
     def list_names(self, folder: str) -> list[str]:
-        """List the files and folders directly in a folder, sorted; an absent folder has none."""
+        """List the names of the files and folders directly in a folder, sorted.
+
+        If the folder is absent, the list is empty.
+        """
         try:
             return sorted(os.listdir(self.path / folder))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def list_files(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Yield the name and the size in bytes of every file below a folder, sorted."""
+        """Yield the name and the size in bytes of each file in a folder and its subfolders.
+
+        The files are sorted by name. A name is relative to the root of the store, not to `folder`.
+        """
         for path in sorted((self.path / folder).rglob("*")):
             if path.is_file():
                 yield str(path.relative_to(self.path)), path.stat().st_size
@@ -135,7 +149,7 @@ class Bucket:
 
     Raises:
         ConfigError: If the URL cannot be used or pyarrow is not installed.
-        StoreError: If the store does not answer.
+        StoreError: If the store does not answer or refuses access.
     """
 
     def __init__(self, url: str, key: str) -> None:
@@ -148,7 +162,7 @@ class Bucket:
             url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
         try:
             _check_url(self.root, key)
-            with self._report_errors():  # pyarrow sends a request to S3 for the region
+            with self._report_errors():  # pyarrow asks S3 for the region of the bucket
                 self.filesystem, self.folder = fs.FileSystem.from_uri(url)
         except UserError:
             raise
@@ -156,7 +170,11 @@ class Bucket:
             raise ConfigError(f"{key}={hide_query(self.root)}: {_join_lines(error)}") from error
 
     def read(self, name: str) -> bytes | None:
-        """Read an object; return None if there is no such object."""
+        """Read an object; return None if there is no such object.
+
+        Raises:
+            StoreError: If the store does not answer or refuses access.
+        """
         content = BytesIO()
         try:
             self.copy_to(name, content)
@@ -168,12 +186,13 @@ class Bucket:
         """Copy an object into an open file, piece by piece.
 
         Args:
-            name: Name of the object below the folder.
+            name: The name of the object, relative to the folder.
             target: The file, open for writing.
 
         Raises:
             FileNotFoundError: If there is no such object.
-            StoreError: If the store does not answer or the object ends early.
+            StoreError: If the store does not answer, refuses access, or sends only a part of the
+                object.
             OSError: If the file cannot be written.
         """
         with self._report_errors(name, FileNotFoundError):
@@ -190,18 +209,31 @@ class Bucket:
                 total += len(piece)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write an object atomically."""
+        """Write an object atomically.
+
+        Raises:
+            StoreError: If the store does not answer or refuses access.
+        """
         self._write_from(name, BytesIO(content))
 
     def copy_from(self, name: str, file: Path) -> None:
-        """Copy a local file into the store, piece by piece."""
+        """Copy a local file into the store, piece by piece.
+
+        Args:
+            name: The name of the object to write, relative to the folder.
+            file: The local file.
+
+        Raises:
+            StoreError: If the store does not answer or refuses access.
+            OSError: If the local file cannot be read.
+        """
         with file.open("rb") as source:
             self._write_from(name, source)
 
     def _write_from(self, name: str, source: IO[bytes]) -> None:
         """Write an object from an open file; readers see the object only when it is complete."""
         path = self._path_of(name)
-        # Compression is off, since pyarrow would compress objects whose names end in .gz.
+        # Compression is off, because pyarrow would compress objects whose names end in .gz.
         with (
             self._report_errors(name),
             self.filesystem.open_output_stream(path, compression=None) as target,
@@ -209,15 +241,21 @@ class Bucket:
             shutil.copyfileobj(source, target, PIECE)
 
     def list_names(self, folder: str) -> list[str]:
-        """List the objects and folders directly in a folder, sorted; an absent folder has none."""
+        """List the names of the objects and folders directly in a folder, sorted.
+
+        If the folder is absent, the list is empty.
+        """
         return sorted(info.base_name for info in self._list_infos(folder))
 
     def list_files(self, folder: str, is_deep: bool = True) -> Iterator[tuple[str, int]]:
-        """Yield the name and the size in bytes of every object below a folder, sorted.
+        """Yield the name and the size in bytes of each object in a folder.
+
+        The objects are sorted by name. A name is relative to the root of the store, not to
+        `folder`.
 
         Args:
-            folder: Name of the folder.
-            is_deep: Whether objects in subfolders are listed too.
+            folder: The name of the folder; "" for the root.
+            is_deep: Whether the objects in subfolders are yielded too.
         """
         infos = self._list_infos(folder, is_deep)
         for info in sorted(infos, key=lambda info: info.path):
@@ -234,7 +272,7 @@ class Bucket:
                     self.filesystem.delete_file(path)
                 elif info.size is None and info.type.name == "Directory":
                     self.filesystem.delete_dir(path)
-            except FileNotFoundError:  # another process removed it meanwhile
+            except FileNotFoundError:  # another process has just removed it
                 return
 
     def _path_of(self, name: str) -> str:
@@ -249,7 +287,12 @@ class Bucket:
 
     @contextmanager
     def _report_errors(self, name: str = "", *passes: type[OSError]) -> Iterator[None]:
-        """Convert an OSError of a `with` block to a StoreError, except the types in `passes`."""
+        """Convert each OSError of a `with` block to a StoreError.
+
+        Args:
+            name: The name of the object, for the message; "" if there is none.
+            *passes: Types of errors that are not converted.
+        """
         try:
             yield
         except passes:
@@ -282,15 +325,15 @@ def _join_lines(error: BaseException) -> str:
 
 
 def check_folder(place: str, key: str) -> None:
-    """Check that a path is a folder or can become one; a URL is not checked.
+    """Check that a path is a folder or is free for a new folder; a URL is not checked.
 
     Args:
         place: The path or URL.
-        key: The configuration key or option of this path. Error messages begin with it.
+        key: The configuration key or option of this path. Error messages begin with this key.
 
     Raises:
-        ConfigError: If the path, or a path above it, is not a folder, or if the path is no valid
-            name of a folder.
+        ConfigError: If the path or one of its parents exists but is not a folder. Also if a part of
+            the path is not a valid name.
     """
     if is_url(place):
         return
@@ -308,23 +351,24 @@ def open_store(root: str | Path, key: str = "places.ledger") -> Store:
 
     Args:
         root: The path or URL.
-        key: The configuration key of this path or URL. Error messages begin with it.
+        key: The configuration key of this path or URL. Error messages begin with this key.
 
     Raises:
-        UserError: If the folder or object store cannot be used or does not answer.
+        ConfigError: If the path or URL cannot be used.
+        StoreError: If the object store does not answer or refuses access.
     """
     check_folder(str(root), key)
     return Bucket(str(root), key) if is_url(str(root)) else Disk(Path(root))
 
 
 def prove_writable(store: Store, probe: str = ".probe", word: str = "LEDGER") -> None:
-    """Check that a store can be written, by writing and removing a small file.
+    """Write and remove a small file, to check that a store can be written.
 
     Args:
         store: The store.
         probe: Name of the file.
-        word: The option that sets the folder, such as LEDGER for `LEDGER=...`. If a folder cannot
-            be written, the error message names this option.
+        word: The option that sets the folder, such as LEDGER for `LEDGER=...`. If a folder
+            cannot be written, the error message names this option.
 
     Raises:
         UserError: If the store cannot be written.

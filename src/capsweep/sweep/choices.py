@@ -1,8 +1,8 @@
 """The words of a command line, applied to a sweep that was read from its file.
 
-A key of model, routing or loss is set in the arms whose network routes, or in all arms if none
-routes. Every other key is set in all arms. A typed key replaces the axis or value that an arm had
-for this key.
+A key of model, routing or loss is set in the arms whose network has a routing, or in all arms if no
+network has one. Every other key is set in all arms. A typed key replaces the axis or value that an
+arm had for this key.
 """
 
 import itertools
@@ -27,7 +27,7 @@ AXIS_WORDS = {
     **dict.fromkeys((ROUTING, ITERATIONS), BY_NAME["ROUTING"]),
     RECONSTRUCTION: BY_NAME["RECON"],
 }
-ROUTED_GROUPS = ("model", ROUTING, "loss")  # their keys are set only in arms that route, if any
+ROUTED_GROUPS = ("model", ROUTING, "loss")  # groups whose keys are set only in arms that route
 GRID_ONLY = ("ZIP", "EXCLUDE", "METRIC", "BASELINE")  # words that a search does not take
 # Logistics that a table shows nevertheless, because they say which data a cell saw.
 SHOWN = ("limit_batches", "dataset.source")
@@ -43,7 +43,7 @@ def load_sweep(
 
     Args:
         name: The name of a file of sweeps/, or a path that ends in .yaml.
-        words: The values of short names, such as `{"SEEDS": "3"}`.
+        words: The typed words, as values by name, such as `{"SEEDS": "3"}`.
         overrides: Texts `key=value` in Hydra's grammar. A list of values is an axis.
         here: Whether this process runs on a node of the sweep's cluster.
 
@@ -58,8 +58,8 @@ def load_sweep(
 def choose_cluster(words: Mapping[str, str], here: bool = False) -> list[str]:
     """Return the overrides that CLUSTER and RAY_ADDRESS stand for.
 
-    An address without CLUSTER chooses `cluster=address`. With `here`, the address is that of the
-    Ray cluster that runs this process.
+    An address without CLUSTER chooses `cluster=address`. With `here`, `cluster.address` is set to
+    the Ray cluster that runs this process.
 
     Raises:
         ConfigError: An address was typed with CLUSTER=local or CLUSTER=slurm.
@@ -74,7 +74,7 @@ def choose_cluster(words: Mapping[str, str], here: bool = False) -> list[str]:
             )
         chosen = [f"cluster={name or 'address'}", render("cluster.address", address)]
         chosen += ["cluster.jobs=null"]  # so that a job server named in the environment is ignored
-    if here:  # Ray sets RAY_ADDRESS for its jobs; if it is not set, "auto" finds this node's Ray
+    if here:  # Ray sets RAY_ADDRESS for its jobs; without RAY_ADDRESS, "auto" finds the node's Ray
         chosen += [render("cluster.address", os.environ.get("RAY_ADDRESS", "auto"))]
     return chosen
 
@@ -82,10 +82,10 @@ def choose_cluster(words: Mapping[str, str], here: bool = False) -> list[str]:
 def _format_command(
     name: str, sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
 ) -> str:
-    """Return the command that prints the table of this sweep on any machine.
+    """Return a command that prints the table of this sweep; it works on any machine.
 
-    The command names no folder: paths are left out, and a sweep file that is not in sweeps/ is
-    named without its folder.
+    Words and keys that only say where or how cells run are left out. A sweep file that is not in
+    sweeps/ is named without its folder.
     """
     file = sweep.path.name if name.endswith(".yaml") else name
     shown = (w.name for w in WORDS if w in GRID or (w.key and not is_logistics(w.key)))
@@ -95,7 +95,7 @@ def _format_command(
 
 
 def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str] = ()) -> Sweep:
-    """Return the sweep after the words and overrides of a command line are applied.
+    """Apply the words and overrides of a command line to a sweep, and return the sweep.
 
     Raises:
         ConfigError: A word does not fit this sweep; the message names the word.
@@ -144,8 +144,8 @@ def _describe_words(
 ) -> tuple[str, ...]:
     """Return the typed choices that differ from the sweep file, sorted, such as `EPOCHS=1`.
 
-    The text of a choice does not depend on how it was typed. Words that only say where cells run
-    or are stored are left out.
+    Equal choices have the same text, however they were typed. Words and keys that only say where or
+    how cells run are left out.
     """
     texts = {name: "".join(words[name].split()) for name in ("ROUTING", "ZIP") if name in words}
     if "EXCLUDE" in words:
@@ -175,7 +175,7 @@ def _describe_words(
 
 
 def is_logistics(key: str) -> bool:
-    """Return whether a key only says where or how a cell runs, so that no table shows it."""
+    """Return whether a key only says where or how a cell runs; no table shows such a key."""
     names = {*LOGISTICS, *LOGISTICS_INSIDE} - {*SHOWN}
     return any(f"{key}.".startswith(f"{name}.") for name in names)
 
@@ -186,12 +186,12 @@ def _read_typed(
     """Read the keys that words and overrides set.
 
     Args:
-        words: The values of short names.
+        words: The typed words, as values by name.
         overrides: Texts `key=value` in Hydra's grammar.
         word_axes: The axes that ROUTING and RECON set. Their keys must not be typed again.
 
     Raises:
-        ConfigError: A key is set twice, or cannot be an axis; the message names it.
+        ConfigError: A key is set twice, is `seed`, or cannot be an axis; the message names the key.
     """
     texts = [grammar.expand_word(n, value) for n, value in words.items() if BY_NAME[n].key]
     typed = [check_axis(text, grammar.parse(text)) for text in (*texts, *overrides)]
@@ -209,10 +209,10 @@ def _read_typed(
 
 
 def _set_keys(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
-    """Set typed keys in the arms that they concern.
+    """Set each typed key in the arms that it concerns.
 
-    A key of ROUTED_GROUPS is set in the arms that route, or in all arms if none routes. Every other
-    key is set in all arms.
+    A key of ROUTED_GROUPS is set in the arms that route, or in all arms if no arm routes. Every
+    other key is set in all arms.
     """
     every = {arm.name for arm in sweep.arms}
     parts = [override for override in typed if override.key.partition(".")[0] in ROUTED_GROUPS]
@@ -223,7 +223,7 @@ def _set_keys(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
 
 
 def _find_routing(arm: Arm) -> str | None:
-    """Return the routing at the first place of an arm, or None if its network does not route."""
+    """Return the routing at the first place of an arm, or None if the network does not route."""
     files = compose.compose_files((*arm.fixed, *arm.first_place)).written
     return files[ROUTING]["name"] if files["model"].get("routes") else None
 
@@ -231,7 +231,8 @@ def _find_routing(arm: Arm) -> str | None:
 def _set_routings(sweep: Sweep, routings: Override, keep_present: bool) -> Sweep:
     """Add an axis over routings to each arm that routes.
 
-    Fixed keys such as `routing.num_iters` become axes too, because only some routings have them.
+    Fixed keys of a routing, such as `routing.num_iters`, become axes too, because only some
+    routings have these keys.
 
     Args:
         sweep: The sweep to change.
@@ -315,9 +316,9 @@ def _set_override(sweep: Sweep, override: Override, names: Collection[str]) -> S
 
 
 def _set_in_arm(arm: Arm, override: Override) -> Arm:
-    """Return the arm with an override that replaces the arm's axis or value of the same key.
+    """Set a key in an arm, instead of the axis or value that the arm had for this key.
 
-    If routings are an axis of the arm, a key of a routing becomes an axis too, because only some
+    If the arm has an axis over routings, a key of a routing becomes an axis too, because only some
     routings have the key.
     """
     fixed = tuple(old for old in arm.fixed if old.key != override.key)
@@ -330,11 +331,11 @@ def _set_in_arm(arm: Arm, override: Override) -> Arm:
 
 
 def _add_coordinate(sweep: Sweep, axis: Override) -> Sweep:
-    """Return the sweep with a new axis as a coordinate of its table.
+    """Return the sweep with the key of an axis among the row or column keys of its table.
 
-    The axis becomes a column if its group is a column: `dataset.source` beside `dataset`. Otherwise
-    it becomes a row key: routings directly after the arm, all others last. The table stays the same
-    for an axis with one value, an axis that the table has already, and an axis of a search.
+    Nothing changes if the axis has one value, if the table has its key, or if the sweep is a
+    search. A key becomes a column key if its group is a column: `dataset.source` after `dataset`.
+    Any other key becomes a row key: `routing` directly after `arm`, every other key at the end.
     """
     is_new = len(axis.values) > 1 and axis.key not in (*sweep.rows, *sweep.columns)
     if not is_new or sweep.search is not None:
@@ -353,7 +354,7 @@ def _split(text: str | None) -> list[str]:
 
 
 def _read_excluded(text: str) -> Mapping[str, object]:
-    """Read settings such as `a=1 b=2`, where a short name stands for its key."""
+    """Read settings such as `EPOCHS=1 batch_size=8`, and return their values by key."""
     settings = []
     for word in text.split():
         name, _, value = word.partition("=")
@@ -365,7 +366,7 @@ def _read_excluded(text: str) -> Mapping[str, object]:
 
 
 def _couple_axes(sweep: Sweep, text: str) -> Sweep:
-    """Couple axes in the arms that have all of them: their values are paired, not crossed."""
+    """Pair the values of axes, instead of crossing them, in each arm that has all these axes."""
     names = [word.strip() for word in text.split(",")]
     keys = tuple(with_dots(BY_NAME[n].key or n if n in BY_NAME else n) for n in names)
     if len(set(keys)) < 2 or not all(keys):
@@ -383,9 +384,9 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
 
 
 def _read_seeds(text: str) -> tuple[int, ...]:
-    """Read the seeds of SEEDS: a list, or a count n, which stands for the seeds 0 to n - 1.
+    """Read the value of SEEDS: a list of seeds, or a count n for the seeds 0 to n - 1.
 
-    A larger count therefore includes all cells of a smaller count.
+    A sweep with a larger count therefore includes all cells of a smaller count.
     """
     words = [word.strip() for word in text.split(",")]
     digits = "[0-9]{1,4}" if len(words) == 1 else "[0-9]{1,18}"  # one number is a count of seeds

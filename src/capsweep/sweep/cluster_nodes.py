@@ -1,4 +1,4 @@
-"""The nodes of a cluster: their CPUs and GPUs, and the checks that a node passes to run cells."""
+"""The nodes of a cluster: their CPUs and GPUs, and the checks before a node runs cells."""
 
 import secrets
 import socket
@@ -15,7 +15,7 @@ from capsweep.storage.stores import hide_query, open_store, prove_writable
 from capsweep.sweep.resources import Capacity
 from capsweep.training.provenance import find_version
 
-LOOK_SECONDS = 10.0  # between two reads of the cluster's nodes
+LOOK_SECONDS = 10.0  # seconds between two reads of the cluster's nodes
 CODE = "capsweep's code"
 PACKAGES = ("torch", "pytorch-lightning", "ray")
 MARKER_SECONDS, POLL_SECONDS = 10.0, 0.2  # a shared folder may show a new file late
@@ -25,8 +25,8 @@ class ClusterNodes:
     """The nodes of the cluster that runs a sweep.
 
     Args:
-        cluster: The section `cluster` of a cell's configuration, with the size to which an
-            autoscaler may grow the cluster.
+        cluster: The section `cluster` of a cell's configuration. Its `grows_to` is the size to
+            which an autoscaler may grow the cluster.
 
     Attributes:
         name: The name of the cluster in messages: `RAY_ADDRESS=...`.
@@ -41,7 +41,7 @@ class ClusterNodes:
         self._last_look = time.monotonic()
 
     def refuse(self, node_id: str, cause: str) -> bool:
-        """Record that a node cannot run the cells, and return whether any other node is left."""
+        """Record that a node cannot run the cells, and return whether a usable node is left."""
         if node_id not in self.refused:
             self.refused[node_id] = cause
             terminal.print_aside(f"{self.name}: a node is not used: {cause}")
@@ -65,7 +65,7 @@ class ClusterNodes:
         return capacity if self._largest != before else None
 
     def read_capacity(self) -> Capacity:
-        """Return the largest capacity that the cluster had so far, or to which it may grow.
+        """Return the largest capacity that the cluster has had so far, or to which it may grow.
 
         Lost nodes still count, because the resources of a cell must not change when a node is lost.
         """
@@ -73,8 +73,8 @@ class ClusterNodes:
         now = Capacity.of_nodes([Capacity(had["CPU"], had.get("GPU", 0)) for had in resources])
         self._largest = max(self._largest, now, key=lambda had: (had.gpu, had.cpu))
         most, growth, nodes = self._largest, self._growth, self._largest.nodes
-        # Added nodes are assumed to be like the present ones. The configured growth is used only if
-        # there is no node yet, or no node with a GPU.
+        # An autoscaler is assumed to add nodes like the present nodes. So the nodes of `grows_to`
+        # are added only if there is no node yet, or no node with a GPU.
         if most.cpu == 0 or (most.gpu == 0 and growth.gpu > 0):
             nodes = (*nodes, *growth.nodes)
         return Capacity(max(most.cpu, growth.cpu), max(most.gpu, growth.gpu), nodes)
@@ -90,10 +90,10 @@ def _list_nodes() -> list[dict[str, Any]]:
 
 @contextmanager
 def node_requirements(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the requirements that `check_node` checks on a node, as plain data.
+    """Yield, as plain data, the requirements that `check_node` checks on a node.
 
-    While the block lasts, the ledger holds a marker file. A node that finds the marker has the same
-    ledger as the driver.
+    Until the `with` block ends, the ledger holds a marker file. A node that finds the marker has
+    the same ledger as the driver.
     """
     ledger = places.resolve(config["places"]).ledger
     store, marker = open_store(ledger), f".driver-{secrets.token_hex(8)}"
@@ -101,7 +101,7 @@ def node_requirements(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         yield {"versions": read_versions(), "ledger": hide_query(ledger), "marker": marker}
     finally:
-        with suppress(OSError):  # a marker that stays does no harm, because it is no cell
+        with suppress(OSError):  # a marker that stays is harmless: it is not taken for a cell
             store.remove(marker)
 
 
@@ -109,7 +109,7 @@ def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Check that this node has the driver's versions, and can read and write the driver's ledger.
 
     Args:
-        required: The requirements that `node_requirements` gave in the driver's process.
+        required: The requirements that `node_requirements` yielded in the driver's process.
         config: The configuration of a cell; only `places` and `cluster` are read.
 
     Raises:
@@ -141,8 +141,8 @@ def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 def read_versions() -> dict[str, str]:
     """Return the versions of the packages that decide results, and a hash of capsweep's code.
 
-    The part of a version after a `+`, such as `+cpu`, names the device of the build. It is left
-    out, because builds for different devices have the same code.
+    The part of a version after a `+`, such as `+cpu`, names the device of the build. This part is
+    left out, because builds for different devices have the same code.
     """
     versions = {name: (find_version(name) or "absent").partition("+")[0] for name in PACKAGES}
     return {CODE: code_identity.hash_package(), **versions}

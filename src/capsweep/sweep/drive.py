@@ -32,7 +32,7 @@ FINISHED, FAILED, UNFINISHED, INTERRUPTED = 0, 1, 3, 130
 NOTHING = "nothing to run: every cell is finished"
 
 
-Part = tuple[int, int]  # the number of a job in its array, from 1, and the number of jobs
+Part = tuple[int, int]  # index of a job in its array, counted from 1, and count of the jobs
 
 
 def parse_part(text: str) -> Part:
@@ -50,8 +50,8 @@ def parse_part(text: str) -> Part:
 def select_part(cells: Sequence[PlannedCell], part: Part) -> tuple[PlannedCell, ...]:
     """Return the cells that one job of an array runs.
 
-    The jobs take the cells in turn, from the longest to the shortest. Finished cells are
-    included, so that every job of the array finds the same parts at any time.
+    The cells are sorted by their FLOPs, the largest first, and given to the jobs in turn. Finished
+    cells are given to jobs too, so that the division is the same whenever a job starts.
     """
     index, count = part
     order = sorted(range(len(cells)), key=lambda i: (-_count_flops(cells[i]), i))
@@ -60,7 +60,11 @@ def select_part(cells: Sequence[PlannedCell], part: Part) -> tuple[PlannedCell, 
 
 
 def _count_flops(planned: PlannedCell) -> float:
-    """Compute the FLOPs of a cell's training, up to a factor that all cells share."""
+    """Return FLOPs x epochs x images, the number by which cells are sorted.
+
+    The FLOPs are those of one image. The images are those to which `limit_batches` limits an epoch;
+    without a limit, this factor is 1.
+    """
     config = planned.cell.config
     batches = config["limit_batches"]
     limited = 1.0 if batches is None else batches * config["batch_size"]
@@ -68,7 +72,7 @@ def _count_flops(planned: PlannedCell) -> float:
 
 
 def choose_executor(name: str) -> Executor:
-    """Return the function that runs jobs for a value of EXECUTOR.
+    """Return the function that runs the jobs of a queue, chosen by the value of EXECUTOR.
 
     Raises:
         ConfigError: There is no such executor, or Ray is not installed.
@@ -96,7 +100,7 @@ def _execute_on_ray(queue: JobQueue, scratch: Path, config: Mapping[str, Any]) -
 class RunOptions:
     """The options of one command that runs a sweep."""
 
-    executor: str = "ray"  # ray, local or array
+    executor: str = "ray"  # ray, local (in this process) or array (in a job of an array)
     limits: Limits = field(default_factory=Limits)  # BUDGET and MAX_HOURS of the whole command
     part: Part | None = None  # which job of an array this is; None outside an array
     retry_failed: bool = False  # whether to run cells that would fail again with the same code
@@ -111,9 +115,10 @@ class SweepEnd:
 
 
 def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Console) -> SweepEnd:
-    """Run the cells of a sweep that are due.
+    """Run the due cells of a sweep (`PlannedCell.is_due`).
 
-    Everything that can be checked is checked before the executor starts.
+    Cells that wait for the baseline are left out. Configuration, networks and data are checked
+    before the executor starts.
 
     Raises:
         UserError: A key or file is wrong; the message names it.
@@ -155,10 +160,11 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
 def run_in_order(
     sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Console
 ) -> SweepEnd:
-    """Run a sweep whose matched arms wait for cells of the baseline.
+    """Run a sweep in rounds, because cells of matched arms wait for cells of the baseline.
 
-    Run the cells that wait for nothing first. Then read the accuracies that the baseline reached,
-    and run the cells that waited for them.
+    The first round runs the cells that do not wait. After each round, the accuracies that the
+    baseline has reached are read, and the next round runs the cells that waited for these
+    accuracies.
 
     Raises:
         UserError: A key or file is wrong; the message names it.
@@ -180,17 +186,18 @@ def run_in_order(
 def add_seeds(
     sweep: Sweep, points: Sequence[Point], options: RunOptions, last: str, console: Console
 ) -> SweepEnd:
-    """Run a sweep, and add seeds step by step to rows whose order is undecided.
+    """Run a sweep, then repeatedly add seeds to rows of undecided order, and run it again.
 
     Args:
         sweep: The sweep.
         points: Its points, with the seeds of the file or of SEEDS.
         options: How the cells are run.
-        last: The value of MORE_SEEDS, the largest number of seeds of a row.
+        last: The value of MORE_SEEDS, which is the largest number of seeds that a row may have.
         console: Where lines are printed.
 
     Raises:
-        UserError: MORE_SEEDS does not fit the sweep, or differs from an earlier command.
+        UserError: MORE_SEEDS does not fit the sweep, or differs from that of an earlier command. Or
+            a key or file is wrong.
     """
     planned = more_seeds.plan_looks(sweep, last)
     node = places.resolve(points[0].cell.config["places"])
@@ -204,7 +211,7 @@ def add_seeds(
         )
     added = replace(added, looks=planned)
     end = run(sweep, added.add_points(points), options, console)
-    if end.status == FINISHED:  # saved even if this look decides all rows: it was a test
+    if end.status == FINISHED:  # the look was a test, so it is saved even if no seed is added
         more_seeds.save(node, sweep, added)
     for look in planned[1:]:
         more = more_seeds.plan_seeds(sweep, added.add_points(points), ledger, added, look)
@@ -222,7 +229,8 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
     """Make the folders of a sweep, and check that its storage and ledger can be written.
 
     Raises:
-        UserError: A place cannot be written; the message names `places.storage` or `places.ledger`.
+        UserError: The storage or the ledger cannot be written; the message names `places.storage`
+            or `places.ledger`.
     """
     places.prepare(node)
     stores.prove_writable(ledger.store)
@@ -235,7 +243,7 @@ def _make_jobs(
 ) -> list[Job]:
     """Return a job for each due cell; the cell with the most FLOPs comes first.
 
-    The queue keeps this order for cells whose length is unknown.
+    The queue keeps this order for cells whose duration is unknown.
     """
     labels, jobs = expand.make_labels(sweep, points), []
     for planned in sorted(due, key=_count_flops, reverse=True):
@@ -250,11 +258,16 @@ def describe_end(
 ) -> SweepEnd:
     """Return the exit status and the last lines of a command.
 
-    If a cell failed, the exit status is FAILED, even if a time limit left other cells out.
+    The exit status is the first of these that applies:
+
+    - INTERRUPTED: The executor returned before the queue was exhausted.
+    - FAILED: A cell failed, in this command or in an earlier command.
+    - UNFINISHED: A time limit left cells out.
+    - FINISHED: All cells are finished.
 
     Args:
         queue: The queue after its executor returned.
-        finished: The number of finished cells, including those of earlier commands.
+        finished: The number of finished cells. Cells that earlier commands finished are included.
         total: The number of all cells.
         noun: The word for a cell in the lines: "cell" or "trial".
         repeats: Lines about cells that failed in an earlier command and were not run again.

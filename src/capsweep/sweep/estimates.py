@@ -2,17 +2,17 @@
 
 An estimate comes from finished cells of the same shape, or else from a calibration.
 
-BUDGET starts only cells that are estimated to end in time, and interrupts no cell. A cell of
-unknown length does not start.
+With BUDGET, only cells that are estimated to end in time start, and no cell is interrupted. A cell
+of unknown length does not start.
 
 MAX_HOURS limits the wall-clock time, for which a rented machine is paid. A cell that would not fit
 does not start. When the limit is reached, running cells stop after their epoch and keep a
 checkpoint. So the limit is exceeded by at most one epoch of each running cell, plus the test if
 that epoch was the cell's last. A cell of unknown length starts. A cell that is longer than the
-whole limit starts too. It is stopped at the limit, and the next command continues it.
+whole limit starts too. Such a cell is stopped at the limit, and the next command continues it.
 
-Both limits hold for one command, including all its steps of MORE_SEEDS. Each job of an array has
-its own limits.
+Both limits are for one command as a whole, even if MORE_SEEDS makes it run the sweep several times.
+Each job of an array has its own limits.
 """
 
 import math
@@ -40,18 +40,18 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "": 3600}
 class Estimates:
     """Estimates of the seconds that cells take.
 
-    Results of the hardware that runs the cells are preferred to those of other hardware.
+    Results from the hardware that runs the cells are preferred to results from other hardware.
 
     Args:
         hardware: The name of the hardware that runs the cells. None if the cells run on other
-            machines. Then the hardware of the result that was added last is taken instead.
+            machines. Then the hardware of the last added result is taken instead.
     """
 
     def __init__(self, hardware: str | None) -> None:
         self._is_here = hardware is not None
         self._hardware = hardware or UNKNOWN
-        # By shape, then hardware, for each result: seconds of a training step, and seconds of the
-        # cell outside training.
+        # By shape, then by hardware: two numbers for each result. They are the seconds of a
+        # training step, and the seconds of the cell outside training.
         self._paces: dict[str, dict[str, list[tuple[float, float]]]] = {}
         self._measured: dict[str, Measurement] = {}
         self._estimates: dict[tuple[Any, ...], float | None] = {}
@@ -69,14 +69,14 @@ class Estimates:
         self._estimates.clear()
 
     def add_measurement(self, measured: Measurement) -> None:
-        """Add a calibration, unless its shape already has one from the hardware of the cells."""
+        """Add a calibration, unless its shape has a calibration from the hardware of the cells."""
         known = self._measured.get(measured.shape)
         if known is None or known.hardware != self._hardware:
             self._measured[measured.shape] = measured
             self._estimates.clear()
 
     def seconds(self, cell: Cell) -> float | None:
-        """Estimate the seconds of a whole run of a cell; return None if its shape is unknown."""
+        """Estimate the seconds of a whole run of a cell; return None if no estimate is possible."""
         config, dataset = cell.config, cell.config["dataset"]
         examples = dataset["examples"]
         length = examples["train"], examples["test"], dataset["validation"]
@@ -86,7 +86,7 @@ class Estimates:
         return self._estimates[key]
 
     def _estimate(self, cell: Cell) -> float | None:
-        """Compute an estimate from the results of the same shape, or else from its calibration."""
+        """Estimate a cell's seconds from results of its shape, or else from a calibration."""
         if known := self._paces.get(cell.shape):
             paces = known.get(self._hardware) or [pace for some in known.values() for pace in some]
             per_step, rest = map(median, zip(*paces, strict=True))
@@ -109,8 +109,8 @@ def _apply_calibration(cell: Cell, measured: Measurement) -> float:
 def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estimates:
     """Make estimates from the results of the ledger.
 
-    The results of the given cells are read first. If the length of a cell is still unknown,
-    the calibrations are read. If one is unknown even then, all other cells are read.
+    Three sources are read in this order, until the length of every given cell is known: results of
+    the given cells, calibrations, results of all other cells.
 
     Args:
         ledger: The ledger.
@@ -130,7 +130,7 @@ def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estim
 
 
 def _add_measurements(estimates: Estimates, ledger: Ledger) -> None:
-    """Add the calibrations of a ledger to estimates; report a damaged file, and leave it out."""
+    """Add the calibrations of a ledger to estimates; report damaged files, and skip them."""
     store, cure = ledger.store, "remove it; plan --calibrate writes it again"
     for path in (f"measurements/{name}" for name in store.list_names("measurements")):
         try:
@@ -149,7 +149,7 @@ def calibrate_cells(
     places: Places,
     print_line: Callable[[str], object],
 ) -> None:
-    """Time a few training steps of every shape that has no estimate, and store the result.
+    """Time a few training steps for every shape without an estimate, and store the times.
 
     Nothing is measured if the cells run on another machine.
     """
@@ -171,7 +171,7 @@ class Limits:
     Args:
         budget: BUDGET in seconds; None for no limit.
         wall: MAX_HOURS in seconds; None for no limit.
-        clock: Returns the present time in seconds.
+        clock: A function that returns the present time in seconds.
     """
 
     def __init__(
@@ -215,11 +215,11 @@ class Limits:
         return f"no other cell fits into {' and '.join(names)}"
 
     def refuse_more(self, why: str) -> None:
-        """Let no other cell start, and keep the reason for `stop_reason`."""
+        """Let no other cell start, and keep the reason, which `stop_reason` returns."""
         self._refusal = why
 
     def can_start(self, seconds: float | None) -> bool:
-        """Return whether a cell may start that is estimated to take `seconds` (None if unknown)."""
+        """Return whether a cell may start, given its estimated `seconds` (None if unknown)."""
         if self.is_stopping:
             return False
         if seconds is None:
@@ -243,7 +243,7 @@ def read_limits(budget: str | None, max_hours: str | None) -> Limits:
 
 
 def _read_seconds(word: str, text: str | None, unit: str, form: str) -> float | None:
-    """Read a number with a unit as seconds; a number without a unit is in hours."""
+    """Return the seconds of a text such as `9m`; a number without a unit is in hours."""
     if text is None:
         return None
     match = re.fullmatch(rf"([0-9]*\.?[0-9]+)({unit})", text)

@@ -1,10 +1,11 @@
 """The expansion of a sweep into its cells: arm by arm, place by place, seed by seed.
 
-An arm with `matched: true` trains until it is as accurate as the baseline. "Matrix capsules with EM
-routing", section 5.1, and "Dynamic Routing Between Capsules", section 5.2, compare networks at
-equal accuracy in this way. The baseline trains first. A cell of a matched arm then trains until it
-reaches the validation accuracy of the baseline's cell with the same column and seed. So the
-`stop_accuracy` and the signature of this cell are known only when the baseline's cell is finished.
+The cells of an arm with `matched: true` train until they are as accurate as the baseline. "Matrix
+capsules with EM routing", section 5.1, and "Dynamic Routing Between Capsules", section 5.2, compare
+networks at equal accuracy in this way. The baseline trains first. Each cell of a matched arm then
+waits for one cell of the baseline, which has the same seed and the same column of the table. The
+matched cell trains until it reaches the validation accuracy of that cell. So the `stop_accuracy`
+and the signature of a matched cell are known only when its cell of the baseline is finished.
 """
 
 import itertools
@@ -25,15 +26,15 @@ from capsweep.tracking.content import Labels
 
 MOST_CELLS = 20_000
 ACCURACY = "stop_accuracy"
-ACCURACY_DIGITS = 9  # far finer than one example of any data set
+ACCURACY_DIGITS = 9  # decimals of a stop_accuracy; one example changes an accuracy by far more
 MATCHED_METRIC = "val/error"
-# In a plan, the stop_accuracy of a cell that waits for the baseline. No cell runs with this value.
+# The stop_accuracy that a plan sets in cells that wait for the baseline. No cell runs with it.
 WAITING = Override(ACCURACY, (1.0,))
 
 
 @dataclass(frozen=True)
 class Point:
-    """A place of the grid with one seed, and the cell with these settings."""
+    """A place of the grid with one seed, and the cell of this place and seed."""
 
     arm: str  # the name of its arm
     title: str  # the place without the seed, such as `capsnet · epochs=1`
@@ -43,11 +44,15 @@ class Point:
 
     @property
     def name(self) -> str:
-        """The title and the seed."""
+        """The title and the seed, such as `capsnet · epochs=1 · seed 0`."""
         return f"{self.title} · seed {self.seed}"
 
     def coordinate(self, key: str) -> Any:
-        """Return the value of a table key: an arm's name, a group's option, or a key's value."""
+        """Return the value that this point has for a key of the table.
+
+        The value for `arm` is the name of the arm. The value for a group of the configuration, such
+        as `dataset`, is the name of the chosen option.
+        """
         if key == "arm":
             return self.arm
         value = get(self.cell.config, key)
@@ -55,15 +60,22 @@ class Point:
 
 
 def as_coordinate(value: Any) -> Any:
-    """Return the value of a key as a coordinate of a table: a list becomes its text."""
+    """Convert a list to text, and return any other value unchanged.
+
+    A coordinate of a table must be hashable, and a list is not hashable.
+    """
     return str(value) if isinstance(value, list) else value
 
 
 def expand_sweep(sweep: Sweep) -> list[Point]:
-    """Compose and check the points of a sweep: every place that is not excluded, with every seed.
+    """Return the points of a sweep: one for each seed of each place that is not excluded.
+
+    The cell of each point is composed and checked.
 
     Raises:
-        ConfigError: A cell is not valid; the message names the file, the arm and the key.
+        ConfigError: The sweep is a search, or has more than MOST_CELLS cells. Or a cell, a key of
+            the table, a published number or EXCLUDE is not valid. The message names the file or
+            the word.
     """
     where = sweep.path.name
     if sweep.search is not None:
@@ -109,16 +121,16 @@ def _is_at(point: Point, place: Mapping[str, Any]) -> bool:
 
 
 def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
-    """Check that all cells in the same field of the table have the same setting.
+    """Check that cells in the same field of the table differ only in seed and matched accuracy.
 
-    They may differ only in seed and matched accuracy. Typed words can break this rule, if they make
-    two arms equal in every key that the table shows. So this is checked before cells run.
+    Typed words can break this rule: they can make two arms equal in every key that the table shows.
+    So the rule is checked before cells run.
 
     Raises:
-        ConfigError: Two settings are in the same field.
+        ConfigError: Two cells in the same field differ in another key.
     """
     cells: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    # All seeds of a place share their configuration objects, so one point of a place is compared.
+    # Points of the same place share their configuration objects. One point of each place is enough.
     parts = {tuple(id(v) for k, v in p.cell.science.items() if k != "seed"): p for p in points}
     for point in parts.values():
         field = tuple(map(point.coordinate, (*sweep.rows, *sweep.columns)))
@@ -132,7 +144,7 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
 
 
 def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
-    """Compose each place of an arm once, and yield its point for every seed."""
+    """Compose each place of an arm once, and yield one point for each seed of the place."""
     waits = sweep.search is None and is_waiting(arm)
     try:
         for place in _list_places(sweep, arm) if sweep.search is None else _list_edges(arm):
@@ -148,7 +160,7 @@ def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
 def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:
     """Return the distinct places of an arm.
 
-    If routings are an axis, a place leaves out the keys that its routing does not have.
+    If the arm has an axis over routings, a place has no keys that its routing does not have.
 
     Raises:
         ConfigError: No routing of the arm has the key of an axis.
@@ -172,9 +184,10 @@ def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:
 
 
 def _list_steps(arm: Arm) -> list[list[Override]]:
-    """Return the axes of an arm in steps: coupled axes in one step, each other axis in another.
+    """Return the factors of an arm's grid, each of them a list of axes.
 
-    The grid of the arm is the product of the steps.
+    Coupled axes are in one list, because their values are paired. Every other axis is alone in its
+    list. The grid is the product of the factors.
     """
     first = {key: keys[0] for keys in arm.coupled for key in keys}
     steps: dict[str, list[Override]] = {}
@@ -200,13 +213,13 @@ def _iterate_places(arm: Arm) -> Iterator[Place]:
 
 
 def make_point(arm: Arm, place: Place, seed: int, waits: bool = False) -> Point:
-    """Compose the cell of one place of an arm.
+    """Compose the cell of a place and a seed, and return it as a point.
 
     Args:
         arm: The arm.
         place: One value of each axis.
         seed: The seed of the cell.
-        waits: Whether the cell waits for an accuracy of the baseline.
+        waits: Whether the cell waits for the accuracy of a cell of the baseline.
 
     Raises:
         ConfigError: The cell is not valid; the message names the key.
@@ -218,18 +231,21 @@ def make_point(arm: Arm, place: Place, seed: int, waits: bool = False) -> Point:
 
 
 def is_waiting(arm: Arm) -> bool:
-    """Return whether an arm is matched and neither the file nor a word sets its stop_accuracy."""
+    """Return whether the cells of an arm wait for the accuracy of the baseline.
+
+    They wait if the arm is matched, and neither the file nor a typed word sets `stop_accuracy`.
+    """
     given = {override.key for override in arm.fixed} | set(arm.keys)
     return arm.matched and ACCURACY not in given
 
 
 def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
-    """Set the stop_accuracy of waiting points whose baseline is finished, and return all points.
+    """Set the stop_accuracy of waiting points, and return all points.
 
-    Points whose baseline is not finished stay unchanged.
+    A waiting point stays unchanged as long as its cell of the baseline is not finished.
 
     Raises:
-        ConfigError: A point has no cell of the baseline to match, or that cell has no accuracy.
+        ConfigError: A waiting point has no cell of the baseline, or that cell has no accuracy.
     """
     if not any(point.waits for point in points):
         return list(points)
@@ -240,7 +256,8 @@ def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
 def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
     """Raise ConfigError if RERUN is set for a sweep with matched arms.
 
-    RERUN would repeat cells of the baseline, to whose accuracies other cells are matched.
+    RERUN would repeat cells of the baseline, and the accuracy of such a cell decides the
+    `stop_accuracy` of other cells.
     """
     rerun = points[0].cell.config["rerun"]
     if rerun != "never" and any(is_waiting(arm) for arm in sweep.arms):
@@ -269,9 +286,10 @@ def _set_accuracy(sweep: Sweep, point: Point, points: Sequence[Point], ledger: L
 
 
 def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
-    """Make the labels of the W&B runs of a sweep, by signature.
+    """Make the labels of each W&B run of a sweep, by the signature of its cell.
 
-    Different cells get different names. If several places share a cell, the first of them names it.
+    Different cells get different names. If several places share a cell, its name comes from the
+    first of these places.
     """
     weights = {content.read_reconstruction_weight(point.cell.config) for point in points}
     for arm in sweep.arms:  # needed for a search, which passes one point at a time
@@ -297,13 +315,13 @@ def _list_settings(sweep: Sweep, config: Mapping[str, Any]) -> list[tuple[str, A
 
 
 def with_rows(sweep: Sweep) -> Sweep:
-    """Return a search whose table names each row by an arm and the values of its axes."""
+    """Return the search with row keys for its table: `arm`, then the key of each axis."""
     axes = dict.fromkeys(key for arm in sweep.arms for key in arm.keys)
     return replace(sweep, rows=("arm", *axes))
 
 
 def list_points(sweep: Sweep) -> list[Point]:
-    """Return the points of a sweep; for a search, the points that `check_search` tries.
+    """Return the points of a sweep; for a search, the points that `check_search` returns.
 
     Raises:
         ConfigError: A cell is not valid; the message names the key.
@@ -312,9 +330,9 @@ def list_points(sweep: Sweep) -> list[Point]:
 
 
 def check_search(sweep: Sweep) -> list[Point]:
-    """Check that a search can run, and return the points that were tried.
+    """Check that a search can run, and return the points that the check composed.
 
-    The points contain every listed value, and both ends of every interval, of each arm.
+    Every listed value of an arm occurs in a point, and so do both ends of every interval.
 
     Raises:
         ConfigError: A cell is not valid or does not measure the metric; the message names the key.
@@ -324,7 +342,7 @@ def check_search(sweep: Sweep) -> list[Point]:
     points = [point for arm in sweep.arms for point in _compose_arm(sweep, arm)]
     for point in points:
         where = f"{sweep.path.name}: {point.title}: search.metric"
-        # Settings must not be chosen on test images, so examples held out of training are needed.
+        # Settings must not be chosen on test images, so a search needs validation examples.
         if not get(point.cell.config, "dataset.validation"):
             raise ConfigError(
                 f"{where}: {sweep.metric} needs validation examples; type dataset.validation=1000"
@@ -335,9 +353,9 @@ def check_search(sweep: Sweep) -> list[Point]:
 
 
 def _list_edges(arm: Arm) -> Iterator[Place]:
-    """Yield the first place of an arm, then one for each other value and each interval's high end.
+    """Yield the first place of an arm, then places that differ from it in a single key.
 
-    Each of these differs from the first place in one key only.
+    The key has another value of its axis, or the high end of its interval.
     """
     first = {choice.key: choice for choice in arm.first_place}
     yield tuple(first.values())

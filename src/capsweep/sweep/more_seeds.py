@@ -1,8 +1,8 @@
 """`MORE_SEEDS`: add seeds to rows whose order is undecided, up to a given number of seeds.
 
-A "look" is a test of all rows at one number of seeds. The added seeds and the looks are stored in a
-file below `places.storage`, because every later table of the sweep depends on them. A note below
-the table says so.
+A "look" is a test of all rows, which decides to which rows seeds are added. The added seeds and the
+looks are stored in a file below `places.storage`, because every later table of the sweep depends on
+both. A note below the table names the correction for the looks.
 """
 
 import json
@@ -28,12 +28,12 @@ STEP = 2  # seeds between two looks
 class Added:
     """The seeds that MORE_SEEDS added to a sweep."""
 
-    looks: tuple[int, ...]  # numbers of seeds at which rows were or will be tested
-    seeds: Mapping[str, tuple[int, ...]]  # added seeds, by the `hash_place` of a place
+    looks: tuple[int, ...]  # the number of seeds at each look, past or planned
+    seeds: Mapping[str, tuple[int, ...]]  # added seeds of each place, by its `hash_place`
 
     @property
     def correction(self) -> str | None:
-        """The sentence about repeated tests below a table; None if no seed was added."""
+        """A sentence for the notes of a table, about repeated tests; None if no seed was added."""
         return describe_correction(self.looks) if self.seeds else None
 
     def add_points(self, points: Sequence[Point]) -> list[Point]:
@@ -82,7 +82,7 @@ def load(node: Places, sweep: Sweep) -> Added:
 
 
 def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
-    """Return the numbers of seeds at which a sweep is tested, up to the value of MORE_SEEDS.
+    """Return the number of seeds at each look; the last look has the value of MORE_SEEDS.
 
     Raises:
         UserError: The value does not fit the sweep.
@@ -132,15 +132,17 @@ def plan_seeds(
 
 
 def save(node: Places, sweep: Sweep, added: Added) -> None:
-    """Store the seeds that were added to a sweep."""
+    """Store the looks of a sweep, and the seeds that were added to it."""
     text = json.dumps({"looks": added.looks, "seeds": added.seeds}, indent=2)
     open_seed_store(node).write(f"sweeps/{sweep.name}.seeds.json", f"{text}\n".encode())
 
 
 def find_undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int) -> set[str]:
-    """Return the hashes of places whose order with a neighbour of their column is undecided.
+    """Return the hashes of the places whose order relative to a neighbour is undecided.
 
-    The significance level is divided by the number of columns, because each column is another test.
+    In each column, places are ranked by their mean. A place is tested against its neighbours in the
+    ranking. The significance level is divided by the number of columns, because each column is a
+    separate test.
 
     Args:
         sweep: The sweep.

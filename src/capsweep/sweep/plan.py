@@ -1,4 +1,4 @@
-"""The plan of a sweep: what it would run, as a table for a person and as JSON for programs.
+"""The plan of a sweep: the cells to run, as a table for people and as JSON for programs.
 
 Each network and all data are checked here, before a worker or a GPU is used.
 """
@@ -30,7 +30,7 @@ COLUMNS = ("cells", "seeds", "parameters", "MFLOPs", "s/cell", "state")
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A distinct cell of a plan. Several places of the grid may share it."""
+    """A distinct cell of a plan. Several places of the grid may share the cell."""
 
     points: tuple[Point, ...]  # the places of the grid that have this cell
     size: Size  # the size of its network
@@ -43,6 +43,8 @@ class PlannedCell:
 
     def is_due(self, retry_failed: bool = False) -> bool:
         """Return whether a sweep would run this cell now.
+
+        A finished cell is due only if RERUN repeats it.
 
         Args:
             retry_failed: Whether to run failed cells that would fail again with the same code.
@@ -61,7 +63,7 @@ class Plan:
     """
 
     cells: tuple[PlannedCell, ...]  # each signature once
-    trials: int | None = None  # how many a search has left to draw; None for an ablation
+    trials: int | None = None  # number of trials that a search has left to draw; None: an ablation
 
     @property
     def entries(self) -> list[tuple[Cell, Entry]]:
@@ -76,7 +78,7 @@ class Plan:
         return list(itertools.islice(itertools.cycle(self.cells), self.trials))
 
     def estimate_due(self, costs: Estimates) -> tuple[list[float], int]:
-        """Return the estimates of due cells in seconds, and the number of due cells without one."""
+        """Return the estimates of due cells in seconds, and how many due cells have no estimate."""
         seconds = [costs.seconds(planned.cell) for planned in self.due]
         known = [each for each in seconds if each is not None]
         return known, len(seconds) - len(known)
@@ -93,7 +95,8 @@ class Plan:
 def make_plan(points: Sequence[Point], ledger: Ledger) -> Plan:
     """Merge points of equal signature into cells, and read what the ledger knows of each cell.
 
-    Each distinct network is built once to find its size, on the meta device, which needs no memory.
+    Each distinct network is built once, to find its size. Networks are built on torch's meta
+    device, which needs no memory.
 
     Raises:
         ConfigError: A network cannot be built; the message names the point.
@@ -139,7 +142,7 @@ def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
 
 
 def describe_plan(sweep: Sweep, plan: Plan) -> str:
-    """Return the question of a sweep, the number of its cells by status, and damaged entries."""
+    """Describe a plan: the sweep's question, the number of cells by status, and damaged entries."""
     counts = [
         f"{n} {NAMES.get(s, s)}" for s in STATUSES if (n := plan.count_status(s)) or s in COMMON
     ]
@@ -153,10 +156,10 @@ def describe_plan(sweep: Sweep, plan: Plan) -> str:
 
 
 def list_rows(plan: Plan, costs: Estimates) -> list[list[str]]:
-    """Return the rows of the table of a plan, with the fields that COLUMNS names.
+    """Return the rows of a plan's table; COLUMNS names their fields.
 
-    Each place of the grid has one row for all its seeds. MFLOPs are those of a forward pass of one
-    image; s/cell is the estimate for one cell.
+    Each place of the grid has one row for all its seeds. The column MFLOPs counts the forward pass
+    of one image. The column s/cell is the estimate for one cell.
     """
     rows = []
     places: dict[str, list[tuple[PlannedCell, Point]]] = {}
@@ -228,7 +231,7 @@ def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
 
 
 def _describe_time(config: Mapping[str, Any], seconds: Sequence[float]) -> str:
-    """Describe the time that cells take on this machine, and their GPU-hours or CPU-hours."""
+    """Describe the time that cells take on this machine, in hours and in GPU- or CPU-hours."""
     count, kind, share = count_slots(config)
     longest = max(max(seconds), sum(seconds) / count)
     size, unit = (1, "s") if longest < 120 else (60, "min") if longest < 7200 else (3600, "h")

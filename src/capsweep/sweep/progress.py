@@ -20,9 +20,11 @@ LOG_SECONDS = 60.0  # without a terminal: seconds between lines about the sweep
 
 
 def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
-    """Return the length of each cell, by signature: in seconds, or in epochs if none is estimated.
+    """Return the length of each cell, by signature.
 
-    If only some cells have an estimate, the mean length of their epochs is used for the others.
+    Lengths are estimates in seconds. For a cell without an estimate, the length is its number of
+    epochs times the mean seconds of an epoch of the estimated cells. If no cell has an estimate,
+    all lengths are numbers of epochs.
     """
     seconds = {cell.signature: costs.seconds(cell) for cell in cells}
     epochs = {cell.signature: cell.config["epochs"] for cell in cells}
@@ -32,20 +34,20 @@ def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
 
 
 class SweepProgress:
-    """The progress of a sweep, printed while it runs.
+    """The progress of a sweep, printed while the sweep runs.
 
     A line is printed for each cell that ended. A terminal also shows a bar for the whole sweep and
-    one for each running cell. Without a terminal, a line about the whole sweep is printed at most
+    a bar for each running cell. Without a terminal, a line about the whole sweep is printed at most
     once in LOG_SECONDS.
 
     Args:
         console: The console on which lines and bars are printed.
-        names: The names of cells, by signature. A search adds them while it runs.
+        names: The names of cells, by signature. A search adds names while it runs.
         total: The number of cells that are to run.
         metric: The metric that the line of a finished cell shows.
         lengths: The lengths of cells, by signature, as `weigh_cells` gives them. A cell that is not
             in the mapping has length 1.
-        ledger: The ledger of the cells, named in the command that explains a failure.
+        ledger: The ledger of the cells. The printed command that explains a failure names it.
     """
 
     def __init__(
@@ -61,8 +63,8 @@ class SweepProgress:
         self.ledger, self.lengths, self._epochs = ledger, lengths, dict[str, int]()
         self._work = total - len(lengths) + sum(lengths.values())
         self.done = self.failed = self.stopped = 0
-        self._work_done: dict[str, float] = {}  # by signature, epochs of earlier commands included
-        self._new_work = 0.0  # only epochs of this command
+        self._work_done: dict[str, float] = {}  # by signature; includes epochs of earlier commands
+        self._new_work = 0.0  # the part of the work that this command has done
         self._running: dict[str, tuple[float, TaskID]] = {}  # start time and bar, by signature
         self._begun = self._last_line = time.monotonic()
         columns = "{task.description}", BarColumn(20), "{task.fields[at]}"
@@ -78,7 +80,7 @@ class SweepProgress:
         self._bars.stop()
 
     def on_start(self, signature: str, epochs: int) -> None:
-        """Show that a worker started a cell, which has `epochs` epochs."""
+        """Show that a worker started a cell of `epochs` epochs."""
         self._remove_bar(signature)  # left by a worker that was lost
         self._epochs[signature] = epochs
         bar = self._bars.add_task(self.names[signature], total=epochs, at="starts")
@@ -117,11 +119,11 @@ class SweepProgress:
         self._update()
 
     def on_message(self, signature: str, text: str) -> None:
-        """Print a line about a cell, for example that it is tried again."""
+        """Print a line about a cell, for example that the cell is tried again."""
         self._print_line(f"{self.names[signature]}: {text}")
 
     def describe(self) -> str:
-        """Return the state of the sweep in one line: done, running, failed, and the time left."""
+        """Return a line with the numbers of done, running and failed cells, and the time left."""
         counts = f"{self.done} done, {len(self._running)} running, {self.failed} failed"
         counts += f", {self.stopped} ended early" if self.stopped else ""
         return f"{counts} of {self.total}, {self._describe_time_left()}"
@@ -136,7 +138,7 @@ class SweepProgress:
         return f"about {seconds:.0f} s left" if seconds < 120 else minutes
 
     def _describe_outcome(self, outcome: Outcome) -> str:
-        """Return how a cell ended: a metric, the cause of a failure, or why it left its worker."""
+        """Return the text for the end of a cell: its metric, or why the cell has no result."""
         if outcome.result is None:
             failure = outcome.elsewhere or outcome.paused or f"FAILED: {outcome.cause}"
             return "ended early" if outcome.stopped else failure
@@ -147,7 +149,7 @@ class SweepProgress:
         return text
 
     def _remove_bar(self, signature: str) -> float | None:
-        """Remove the bar of a cell, and return when the cell began; None if it did not run here."""
+        """Remove a cell's bar, and return the cell's start time; None if the cell has no bar."""
         if signature not in self._running:
             return None
         began, bar = self._running.pop(signature)

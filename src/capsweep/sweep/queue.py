@@ -1,7 +1,7 @@
 """The queue of a sweep: it decides which job starts next, and whether an ended job is retried.
 
-The queue also applies the time limits, waits for cells that other processes run, and has the GPU
-memory of a cell measured before cells share a GPU. All executors use the same queue.
+The queue also applies the time limits, waits for cells that other processes run, and starts a
+measurement of each shape before cells share a GPU. All executors use the same queue.
 """
 
 import math
@@ -24,17 +24,18 @@ from capsweep.sweep.resources import Capacity, GpuSharing
 from capsweep.training import Row, RunHooks, StopFlag
 from capsweep.training.run import Job, Outcome, run_job
 
-LOOK_SECONDS = 2.0  # between two reads of cells that other processes run
-MOST_FRUITLESS = 3  # lost workers in a row without a newer checkpoint make a cell fail
+LOOK_SECONDS = 2.0  # seconds between two reads of cells that other processes run
+MOST_FRUITLESS = 3  # lost workers in a row, without a newer checkpoint, after which a cell fails
 
 
 @dataclass
 class Attempts:
-    """The lost workers of a cell, which decide whether it is tried again.
+    """The lost workers of a cell, which decide whether the cell is tried again.
 
-    A cell is retried without limit while each worker begins at a later epoch than all workers
-    before, as happens on spot nodes. Otherwise the cell may kill its workers, or an epoch may take
-    longer than a node is available. Such a cell fails after MOST_FRUITLESS losses in a row.
+    A cell is retried without limit while each worker begins at a later epoch than every earlier
+    worker. This is usual on spot nodes. Otherwise the cell may kill its workers, or an epoch may
+    take longer than a node is available. Such a cell fails after MOST_FRUITLESS lost workers in a
+    row.
     """
 
     fruitless: int = 0  # workers lost in a row without a newer checkpoint
@@ -75,13 +76,13 @@ class JobQueue:
         ledger: The ledger of their cells.
         progress: Shows starts, epochs and ends of cells.
         costs: Estimates of the cells' lengths.
-        limits: The time limits of the command. Earlier queues of the same command may have used
-            a part of them.
+        limits: The time limits of the command. Earlier queues of the same command may have used a
+            part of the time.
 
     Attributes:
-        ENDED: The statuses in the ledger of cells that have ended.
+        ENDED: The statuses that a cell can have in the ledger after it has ended.
         capacity: The CPUs and GPUs of the executor.
-        sharing: The share of a GPU that cells of each shape take.
+        sharing: The share of a GPU that a cell of each shape takes.
         failed: The causes of failed cells, by signature.
     """
 
@@ -102,7 +103,7 @@ class JobQueue:
         self.failed: dict[str, str] = {}
         self._pending = sorted(jobs, key=lambda job: -(costs.seconds(job.cell) or math.inf))
         self._running: dict[str, Job] = {}
-        self._begun: set[str] = set()  # running jobs that have a worker; the others wait for one
+        self._begun: set[str] = set()  # keys of the running jobs that have a worker
         self._awaited: dict[str, Job] = {}  # jobs whose cells other processes run, by signature
         self._last_look = float("-inf")  # when the awaited cells were last read
         self._monitor = LeaseMonitor()
@@ -110,7 +111,7 @@ class JobQueue:
 
     @property
     def count_left(self) -> int:
-        """The number of cells that have not been started."""
+        """The number of cells that this command has not started."""
         waiting = [job for key, job in self._running.items() if key not in self._begun]
         cells = sum(not job.is_calibration for job in waiting)
         return len(self._pending) + len(self._awaited) + cells
@@ -118,7 +119,7 @@ class JobQueue:
     @property
     def is_exhausted(self) -> bool:
         """Whether no other job will ever start."""
-        if self.limits.is_stopping:  # jobs that wait for a node are dropped
+        if self.limits.is_stopping:  # jobs that still wait for a node do not start
             return not self._begun
         if self._running or self._awaited:
             return False
@@ -126,11 +127,12 @@ class JobQueue:
         return not any(job is None or self._may_start(job) for job in jobs)
 
     def set_capacity(self, capacity: Capacity) -> None:
-        """Set the CPUs and GPUs of the executor, when it is ready or its cluster has grown.
+        """Set the CPUs and GPUs of the executor, once it is ready and when its cluster has grown.
 
         Raises:
-            ConfigError: No node can hold a cell; the message names the key. This is checked only at
-                the first call. Later, such a cell waits, because a lost node may come back.
+            ConfigError: No node has enough CPUs or GPUs for a cell; the message names the key. This
+                is checked only at the first call. Later, such a cell waits, because a lost node may
+                come back.
         """
         if self.capacity == Capacity():
             capacity.check_fits(self._pending)
@@ -187,7 +189,7 @@ class JobQueue:
             self._settle(job.cell.signature, outcome)
 
     def _settle(self, signature: str, outcome: Outcome) -> None:
-        """Count a cell as ended, and write the cause to the ledger if it failed."""
+        """Count a cell as ended; if the cell failed, write the cause to the ledger."""
         if outcome.cause is not None:
             self.failed[signature] = outcome.cause
             try:
@@ -226,7 +228,7 @@ class JobQueue:
         return True
 
     def _end_measuring(self, job: Job, outcome: Outcome) -> None:
-        """Set the share of a shape after its measurement ended, or let another cell measure it."""
+        """Set a shape's share after its measurement, or let another cell measure the shape."""
         cause = outcome.cause
         is_lost = cause is not None and causes.is_lost_worker(cause)
         if cause is None and not outcome.paused:
@@ -272,17 +274,17 @@ def _key(job: Job) -> str:
     return f"measure {job.cell.signature}" if job.is_calibration else job.cell.signature
 
 
-# A function that runs jobs until the queue is exhausted. It returns early, without an exception,
-# when the user interrupts. Its arguments are the queue, a scratch folder of this machine, and the
-# configuration of one of the cells.
+# A function that runs jobs until the queue is exhausted. When the user interrupts, the function
+# returns early, without an exception. Its arguments are the queue, a scratch folder of this
+# machine, and the configuration of one of the cells.
 Executor = Callable[[JobQueue, Path, Mapping[str, Any]], None]
 
 
 def execute_locally(queue: JobQueue, *_: object) -> None:
     """Run jobs in this process, one after the other, without Ray.
 
-    After Ctrl-C, the function returns. After SIGTERM, which Slurm sends to a job that it will end,
-    the cell stops after its epoch, and the function returns.
+    After Ctrl-C, the function returns. After SIGTERM, which Slurm sends before it ends a job, the
+    cell stops after its epoch, and the function returns.
     """
     queue.set_capacity(Capacity())
     stop_flag = StopFlag()

@@ -1,9 +1,8 @@
 """The Ray Tune executor: it runs as many cells at once as the cluster's CPUs or GPUs allow.
 
-Tune only schedules the jobs. The queue decides which job runs and which is retried, and the ledger
-holds the results. Tune draws jobs from the queue as it would draw trials from a search algorithm.
-Each command is a new run of Tune, so that an extended grid or an interrupted sweep needs no special
-code.
+Tune only schedules the jobs. The queue decides which job runs and which job is retried, and the
+ledger holds the results. For Tune, the queue is a search algorithm, and each job is a trial. Each
+command starts a new run of Tune, so an extended grid or an interrupted sweep needs no special code.
 """
 
 import logging
@@ -20,7 +19,7 @@ from typing import Any
 from capsweep.runtime import ray_start
 from capsweep.training import provenance
 
-# Tune reads these when it is imported or started.
+# Tune reads these variables when it is imported or started.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")  # the last report has no metric
 
@@ -44,9 +43,9 @@ from capsweep.training.run import Job, Outcome, run_job
 
 logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the queue says why trials end
 
-# Trials keep the environment of their worker. With Tune's own variables, Ray would start a new
-# process for each trial beside its idle workers, and would pass AWS credentials on a command line,
-# which is also written to a log.
+# Tune must not add environment variables to trials. If it did, Ray would start a new process for
+# each trial, although idle workers exist. Ray would also pass AWS credentials on a command line,
+# which is written to a log.
 class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = {}, set()
 os.environ.setdefault("PL_DISABLE_FORK", "1")  # one of Tune's variables that is still needed
 
@@ -55,7 +54,7 @@ LONGEST = 200  # most characters of Ray's error text that a cause contains
 DETAILS = re.compile(
     r"(?m)\x1b\[[0-9;]*m|^Failure # .*|^\t\w+: .*|^The actor \w{16,} is unavail.*?: "
 )
-LOW_ON_MEMORY = ("running low on memory", "NODE_OUT_OF_MEMORY")  # as Ray 2.60 words it
+LOW_ON_MEMORY = ("running low on memory", "NODE_OUT_OF_MEMORY")  # parts of messages of Ray 2.60
 
 
 Work = Callable[[Job, RunHooks], Outcome]  # runs a job in a worker
@@ -69,7 +68,7 @@ def execute(
     scheduler: TrialScheduler | None = None,
     declared: Capacity | None = None,
 ) -> None:
-    """Run the jobs of a queue on Ray until it is exhausted.
+    """Run the jobs of a queue on Ray until the queue is exhausted.
 
     The function returns early after Ctrl-C, or if a Ray cluster that was started here is lost. The
     finished cells are in the ledger by then.
@@ -78,9 +77,11 @@ def execute(
         queue: The jobs.
         scratch: A folder of this machine for Tune's files.
         config: The configuration of one of the cells.
-        work: Runs a job in a worker.
-        scheduler: May stop trials early, because of the metrics of their epochs. None stops none.
-        declared: The CPUs and GPUs of a local Ray cluster; None for all those of the machine.
+        work: The function that runs a job in a worker.
+        scheduler: A scheduler of Tune, which may stop a trial early because of the metrics of its
+            epochs. With None, no trial is stopped early.
+        declared: The CPUs and GPUs of a local Ray cluster; None for all CPUs and GPUs of the
+            machine.
 
     Raises:
         ConfigError: No node of the cluster can run the cells.
@@ -94,8 +95,8 @@ def execute(
     ):
         nodes = ClusterNodes(config["cluster"])
         capacity = nodes.read_capacity()
-        # Tune reuses the process of a finished trial only for a trial that waits already, so as
-        # many trials may wait as there are CPUs.
+        # Tune reuses the process of a finished trial only for a trial that waits already. So the
+        # number of trials that may wait is the number of CPUs.
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
         queue.set_capacity(capacity)
         trials = QueueTrials(queue, nodes)
@@ -129,7 +130,7 @@ def make_asha(metric: str, epochs: int, factor: int) -> TrialScheduler:
     Args:
         metric: The metric by which trials are compared.
         epochs: The epochs of a full trial.
-        factor: About one in `factor` trials continues at each step.
+        factor: When ASHA compares trials, about one of `factor` trials continues.
     """
     return ASHAScheduler(
         time_attr="epochs",
@@ -143,8 +144,8 @@ def make_asha(metric: str, epochs: int, factor: int) -> TrialScheduler:
 def _choose_imports(queue: JobQueue, declared: Capacity | None) -> tuple[str, ...]:
     """Return the modules that idle workers import before they get a cell.
 
-    Ray starts a worker for each core. If there are fewer cells than cores, or if cells use GPUs,
-    most workers get no cell, and nothing is imported.
+    Ray starts a worker for each core. If there are fewer cells than cores, or if the machine has
+    GPUs, many workers get no cell. Then no modules are returned.
     """
     machine = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(provenance.list_gpus()))
     has_cell_per_core = machine.gpu == 0 and queue.count_left >= machine.cpu
@@ -155,7 +156,11 @@ def _choose_imports(queue: JobQueue, declared: Capacity | None) -> tuple[str, ..
 def _connected(
     config: Mapping[str, Any], declared: Capacity | None, imports: Sequence[str]
 ) -> Iterator[dict[str, Any] | None]:
-    """Start a Ray cluster and yield None, or join one and yield the requirements on its nodes."""
+    """Start a local Ray cluster, or join the cluster of the configuration.
+
+    Yield None for a local cluster. For a joined cluster, yield the requirements that its nodes must
+    meet.
+    """
     if (address := config["cluster"]["address"]) is None:
         size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
         with ray_start.connected(None, *size, imports=imports):
@@ -188,7 +193,10 @@ def _run_trial(config: Mapping[str, Any], work: Work, required: Mapping[str, Any
 
 
 def make_resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-    """Return the resources of a trial as one bundle, which Ray places on a single node."""
+    """Return the resources of a trial as one bundle, which Ray places on a single node.
+
+    Ray does not choose a node that refused to run the cells.
+    """
     bundle = {name: amount for name, amount in config["resources"].items() if amount}
     if not (avoided := config["avoided"]):
         return tune.PlacementGroupFactory([bundle])
@@ -197,7 +205,9 @@ def make_resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
 
 
 class QueueTrials(tune.Callback, tune.Stopper, Searcher):
-    """The connection of a job queue with a Tune run: its search algorithm, callback and stopper.
+    """The connection between Tune and a job queue.
+
+    A run of Tune uses the same instance as its search algorithm, as a callback, and as its stopper.
 
     Args:
         queue: The jobs.
@@ -213,7 +223,10 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
         self.jobs: dict[str, Job] = {}
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the queue's next job as a trial's configuration, or None if none can start now."""
+        """Return the queue's next job as a trial's configuration; None if no job can start now.
+
+        If the queue is exhausted, return `Searcher.FINISHED`.
+        """
         if (capacity := self.nodes.find_growth()) is not None:
             self.queue.set_capacity(capacity)
         if self.queue.is_exhausted:
@@ -229,12 +242,14 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
         }
 
     def end_job(self, trial_id: str, outcome: Outcome, node: str = "") -> None:
-        """Report the end of a job to the queue; if its node refused the job, put it back.
+        """Report the end of a job to the queue.
+
+        If the node of the job refused the job, the queue keeps the job for another node.
 
         Args:
             trial_id: Tune's id of the trial.
             outcome: How the job ended.
-            node: The id of the node that ran it, if known.
+            node: The id of the node that ran the job; empty if unknown.
         """
         job = self.jobs.pop(trial_id, None)
         if job is None:
@@ -245,7 +260,8 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
             outcome = Outcome(paused="waits for another node", ends_sweep=not has_other)
         self.queue.on_end(job, outcome)
 
-    # Tune calls these methods for a searcher and for a callback; only a callback gets the trial.
+    # Tune calls the next methods on its searcher and on its callbacks. Only the calls on a callback
+    # pass the trial.
 
     def on_trial_start(self, *_: Any, trial: Any, **info: Any) -> None:
         """Report to the queue that a worker started the job."""
@@ -262,15 +278,15 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
     def on_trial_complete(self, *_: Any, trial: Any = None, **info: Any) -> None:
         """Report to the queue that the scheduler stopped a trial.
 
-        Any other trial has reported its outcome before, and is skipped.
+        A trial that ended in another way has reported its outcome before, and is skipped.
         """
         if trial is not None:
             self.end_job(trial.trial_id, Outcome(stopped=True))
 
     def on_trial_error(self, *_: Any, trial: Any, **info: Any) -> None:
-        """Report to the queue that a worker died, with the text that Ray left as the cause."""
+        """Report to the queue that a worker died, and why, as Ray's error file says."""
         last, text = trial.last_result or {}, ""
-        with suppress(OSError):  # trial.get_error() reads a copy that is synchronised later
+        with suppress(OSError):  # `trial.get_error()` would read a copy that is written later
             text = Path(trial.error_file or "").read_text(encoding="utf-8", errors="replace")
         place = f" on {last['hostname']} ({last['node_ip']})" if "node_ip" in last else ""
         self.end_job(trial.trial_id, Outcome(cause=describe_error(text, place)))
@@ -302,7 +318,8 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
 def describe_error(text: str, place: str = "") -> str:
     """Return the cause of failure for a trial that Ray ended with an error text.
 
-    The cause is a node that ran out of memory, or else a lost worker, which is retried.
+    If the text says that a node ran out of memory, this is the cause. Otherwise the cause is a lost
+    worker.
 
     Args:
         text: Ray's error text, which may be empty.

@@ -22,14 +22,15 @@ def find_recipe(ledger: Ledger, signature: str) -> tuple[Cell | None, str, list[
     """Find the command that repeats a cell of the ledger with today's code.
 
     The command has the recorded overrides. If the default of another setting has changed since the
-    run, the command also sets that key to its former value.
+    run, the command also sets that key to its former value. If today's configuration cannot
+    express the cell, the command first checks out the recorded commit.
 
     Returns:
-        The cell, or None if today's configuration cannot express it; the command; and a line for
-        each difference between the recorded run and today.
+        The cell (None if today's configuration cannot express it), the command, and a line for each
+        difference between the recorded run and today.
 
     Raises:
-        UserError: The ledger does not hold the overrides of the cell.
+        UserError: The ledger does not hold the overrides of the cell, or these are not valid.
     """
     recorded, science = ledger.read_provenance(signature), ledger.read_science(signature)
     if not recorded.get("overrides") and science is None:
@@ -77,8 +78,8 @@ def _compose_today(
         signature: The recorded signature.
 
     Returns:
-        The cell, or None if today's configuration cannot express it; and a line for each
-        difference between then and now.
+        The cell (None if today's configuration cannot express it), and a line for each difference
+        between the recorded settings and today's.
     """
     try:
         cell = compose.cell(overrides)
@@ -122,11 +123,11 @@ def compare_results(recorded: Ledger, again: Ledger, signature: str) -> tuple[bo
     Args:
         recorded: The ledger with the first run.
         again: The ledger with the second run.
-        signature: The signature of the cell in both.
+        signature: The signature of the cell in both ledgers.
 
     Returns:
         Whether all metrics are equal to the last bit, and a line for each metric. If a metric
-        differs, more lines say which of hardware, torch and code differ.
+        differs, further lines say whether hardware, torch or code differ.
     """
     ledgers = recorded, again
     then, now = (ledger.read_result(signature) or {} for ledger in ledgers)

@@ -1,8 +1,9 @@
-"""The CPUs and GPUs of nodes, and the share of them that a cell takes.
+"""The CPUs and GPUs of nodes, and the CPUs and the share of a GPU that a cell takes.
 
 With `resources.gpu: auto`, one cell of each shape is measured alone on a whole GPU. Cells have the
-same shape if they need equal work and memory for a step (`Cell.shape`). The other cells of a shape
-then share GPUs: as many of them on a GPU as its memory and its idle time allow. Ray places them.
+same shape if they need equal work and memory for a training step (`Cell.shape`). The other cells of
+the shape then share GPUs: as many cells on a GPU as its memory and its idle time allow. Ray chooses
+the GPU of each cell.
 """
 
 import math
@@ -32,7 +33,7 @@ class Capacity:
 
     cpu: float = 1  # number of CPUs
     gpu: float = 0  # number of GPUs
-    nodes: "tuple[Capacity, ...]" = ()  # the executor's nodes; none for a node or a local process
+    nodes: "tuple[Capacity, ...]" = ()  # nodes of an executor; empty for a node or local process
 
     @classmethod
     def of_nodes(cls, nodes: "Sequence[Capacity]") -> "Capacity":
@@ -42,7 +43,7 @@ class Capacity:
     def has_room(self, job: Job, running: Sequence[Job]) -> bool:
         """Return whether all nodes together have enough free CPUs and GPUs for a job.
 
-        If no job runs, the answer is yes.
+        If no job runs, return True.
         """
         cpu = job.cpu + sum(other.cpu for other in running)
         gpu = job.gpu + sum(other.gpu for other in running)
@@ -63,14 +64,14 @@ class Capacity:
 
 
 def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
-    """Count the slots of this machine: how many cells it runs at the same time.
+    """Count the slots of this machine: how many cells the machine runs at the same time.
 
-    With `gpu: auto`, each cell counts as a whole GPU, although several cells may share a GPU. If
-    the cells run on a cluster, each counts as a whole GPU even if this machine has no GPU.
+    With `resources.gpu: auto`, a cell counts as a whole GPU, although several cells may share a
+    GPU. If this machine has no GPU and runs the cells itself, a cell counts as its CPUs instead.
 
     Returns:
-        The number of slots; "GPU" if a cell takes a GPU, else "CPU"; and how many of these a cell
-        takes.
+        The number of slots, the kind of a slot ("GPU" or "CPU"), and the number of GPUs or CPUs
+        that a cell takes.
     """
     resources, gpus = config["resources"], len(provenance.list_gpus())
     has_gpus = gpus > 0 or config["cluster"]["name"] != "local"
@@ -84,8 +85,9 @@ def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
 def choose_share(measurement: Measurement) -> float:
     """Compute the share of a GPU that each cell of a measured shape takes.
 
-    The share is 1/k for k cells on one GPU, rounded down to Ray's resolution, so that k cells fit
-    and no cell is split over two GPUs. It is 1 if the memory is unknown.
+    The share is 1/k if k cells can use one GPU together. It is rounded down to Ray's resolution, so
+    that k shares fit on one GPU and no cell is split over two GPUs. If the memory is unknown, the
+    share is 1.
     """
     peak, total = measurement.peak_memory_bytes.get("gpu"), measurement.device_memory_bytes
     if not peak or total is None:
@@ -102,7 +104,7 @@ def share_equally(together: int) -> float:
 
 
 class GpuSharing:
-    """The shares of a GPU that cells take, by shape. One cell of each shape is measured."""
+    """The share of a GPU that a cell of each shape takes. One cell of each shape is measured."""
 
     def __init__(self) -> None:
         self._shares: dict[str, float] = {}
@@ -112,8 +114,9 @@ class GpuSharing:
         """Choose the share of a GPU for a job.
 
         Returns:
-            Fields to replace in the job: `gpu`, and `is_calibration` if the job is to measure its
-            shape. None while another job measures the shape.
+            The fields to replace in the job: `gpu`, and also `is_calibration` if the job is to
+            measure its shape. They are empty if the job stays as it is. The result is None while
+            another job measures the shape.
         """
         gpu, key = job.cell.config["resources"]["gpu"], job.cell.shape
         if gpu != AUTO:
@@ -129,19 +132,19 @@ class GpuSharing:
         self._measuring.add(job.cell.shape)
 
     def retry_measuring(self, job: Job) -> None:
-        """Let the next cell of the shape measure, after the worker of a measurement was lost."""
+        """Let another job measure the shape of a job whose measurement was lost or paused."""
         self._measuring.discard(job.cell.shape)
 
     def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
-        """Set the share of a shape from its measurement; if `result` is None, to a whole GPU."""
+        """Set the share of the job's shape from `result`, or to a whole GPU if that is None."""
         share = 1.0 if result is None else choose_share(Measurement(**result))
         self._shares[job.cell.shape] = share
 
     def enlarge_share(self, job: Job, capacity: Capacity) -> Job | None:
-        """Return a job that ran out of memory with more resources; None if there are no more.
+        """Give more resources to a job that ran out of memory; return None if there are no more.
 
-        The share of a GPU is at least doubled, and later cells of the shape get the larger share
-        too. A job without a GPU gets twice the CPUs, but only the first time.
+        The job's share of a GPU is at least doubled, and later cells of its shape get the larger
+        share too. A job without a GPU gets twice the CPUs if a node has them, but only once.
         """
         facts = {**job.result_extras, "larger_share": True}
         if job.gpu == 0:

@@ -1,8 +1,8 @@
-"""Searches: draw settings, train them, and rank them on validation examples.
+"""Searches: draw settings, train a cell with each, and rank the cells on validation examples.
 
-The result of a search supports no claim. Optuna draws the settings, and stores nothing on disk.
-Each command first gives Optuna the finished trials of the ledger. So a repeated command continues
-the search, and begins with the trials that were interrupted.
+The result of a search is not evidence for a claim. Optuna draws the settings, and stores nothing on
+disk. Each command first gives Optuna the trials of the ledger. So a repeated command continues the
+search, and begins with the trials that were interrupted.
 """
 
 import json
@@ -59,7 +59,7 @@ class TrialQueue(JobQueue):
 
     Attributes:
         repeated: How many draws gave a setting that was known already.
-        study: Optuna's record of the search, which draws the trials.
+        study: The study of Optuna, which records the trials and draws new ones.
     """
 
     ENDED = (*JobQueue.ENDED, "stopped")
@@ -99,7 +99,7 @@ class TrialQueue(JobQueue):
         return study
 
     def _judge_entry(self, entry: Entry) -> tuple[TrialState, float | None]:
-        """Convert the ledger's entry of a trial into a state for Optuna and a value."""
+        """Convert a trial's entry in the ledger into Optuna's state and the metric's value."""
         if entry.result is None:
             return ENDS.get(entry.status, TrialState.RUNNING), None
         value = read_value(entry, self.search.metric)  # None if older code did not measure it
@@ -119,7 +119,8 @@ class TrialQueue(JobQueue):
     @property
     def is_exhausted(self) -> bool:
         """Whether no other trial will ever start."""
-        # No trial is drawn while another waits for room. The search ends if that one cannot start.
+        # No trial is drawn while another trial waits for free CPUs or GPUs. If the waiting trial
+        # cannot start, the search ends.
         draws_no_more = self.limits.is_stopping or bool(self._pending) or not self._count_undrawn
         return super().is_exhausted and draws_no_more
 
@@ -127,7 +128,7 @@ class TrialQueue(JobQueue):
         """Set the CPUs and GPUs of the executor.
 
         Raises:
-            ConfigError: No node can hold a trial; the message names the key.
+            ConfigError: No node has enough CPUs or GPUs for a trial; the message names the key.
         """
         if self.capacity == Capacity():
             capacity.check_fits([self._make_job(expand.check_search(self.sweep)[0])])
@@ -147,7 +148,7 @@ class TrialQueue(JobQueue):
         return job
 
     def _draw_trial(self) -> None:
-        """Draw a setting, and queue its trial unless it has ended or runs here already."""
+        """Draw a setting, and queue its trial unless the trial has ended or runs here already."""
         trial = self.study.ask(self._distributions)
         point = self._make_point(trial.params)
         signature = point.cell.signature
@@ -175,7 +176,7 @@ class TrialQueue(JobQueue):
         super()._settle(signature, outcome)
 
     def _make_point(self, params: dict[str, Any]) -> Point:
-        """Compose the point of the values that Optuna drew."""
+        """Compose a point from the values that Optuna drew."""
         arm = next(arm for arm in self.sweep.arms if arm.name == params[ARM])
         values = {key: params[f"{arm.name}/{key}"] for key in arm.keys}
         plain = {k: json.loads(v) if isinstance(v, str) else v for k, v in values.items()}
@@ -183,7 +184,7 @@ class TrialQueue(JobQueue):
         return expand.make_point(arm, place, self.sweep.seeds[0])
 
     def _make_params(self, trial: Trial) -> dict[str, Any]:
-        """Return the settings of a trial as parameters of Optuna, the reverse of `_make_point`."""
+        """Return a trial's settings as Optuna's parameters; `_make_point` does the reverse."""
         arm = trial.point.arm
         params: dict[str, Any] = {ARM: arm}
         for choice in trial.place:
@@ -193,9 +194,10 @@ class TrialQueue(JobQueue):
         return params
 
     def _make_job(self, point: Point) -> Job:
-        """Return the job of a trial; with `gpu: auto`, it takes a whole GPU.
+        """Return the job of a trial.
 
-        Trials differ too much to share a GPU.
+        With `resources.gpu: auto`, the job takes a whole GPU, if the executor has GPUs. Trials
+        differ too much to share a GPU.
         """
         cell = point.cell.with_mode(self.mode)
         labels = expand.make_labels(self.sweep, [point])[cell.signature]
@@ -205,7 +207,7 @@ class TrialQueue(JobQueue):
 
 
 def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
-    """Return Optuna's distributions: one for the arm, and one for each axis of each arm."""
+    """Return Optuna's distributions: one for the arm, one for each axis or interval of an arm."""
     distributions: dict[str, BaseDistribution] = {
         ARM: CategoricalDistribution([arm.name for arm in sweep.arms])
     }
@@ -221,11 +223,11 @@ def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
 
 
 def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
-    """Draw and run trials until the search has as many as its file asks for.
+    """Draw and run trials until the search has as many trials as its file says.
 
     Raises:
-        UserError: A key or file is wrong; the message names it. This is raised before any trial
-            starts.
+        UserError: A key or file is wrong; the message names it. This is checked before trials
+            start.
     """
     points, search = expand.check_search(sweep), search_of(sweep)
     config = points[0].cell.config
@@ -260,7 +262,7 @@ def describe_end(queue: TrialQueue) -> SweepEnd:
 
 
 def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:
-    """Return the executor of a search, with ASHA if the sweep file asks for it."""
+    """Return the executor of a search, with ASHA if the sweep file sets `scheduler: asha`."""
     search = search_of(sweep)
     if options.limits.budget is not None or options.part is not None:
         raise ConfigError(

@@ -26,24 +26,30 @@ from capsweep.storage.checked import describe_fault
 from capsweep.storage.files import hash_bytes
 
 ZIP = "zip"
-ROUTING = "routing"  # the group of routing variants; keys of a variant begin with it and a dot
-MOST_LETTERS = 80  # characters of the typed words in the name of a report's folder
+ROUTING = "routing"  # the configuration group of routings; keys of a routing begin with `routing.`
+MOST_LETTERS = 80  # largest number of characters of typed words in the name of a report's folder
 Place: TypeAlias = tuple[Override, ...]  # one value of each axis
 
 Text = Annotated[str, Field(strict=True, pattern=r"\S")]
-ValidationMetric = Annotated[str, Field(strict=True, pattern="^val/")]  # never of test data
+ValidationMetric = Annotated[str, Field(strict=True, pattern="^val/")]  # not a metric of test data
 STRICT = ConfigDict(extra="forbid")
 Texts = list[StrictStr]
-UNKNOWN_KEY = "unexpected_keyword_argument"  # pydantic's type of this error
+UNKNOWN_KEY = "unexpected_keyword_argument"  # pydantic's name of the error for an unknown key
 
 
 @checked(frozen=True, config=STRICT)
 class Published:
-    """Published numbers, which the table prints beside the measured ones."""
+    """Published numbers, which the table prints beside the measured numbers.
 
-    source: Text | Literal[""] = ""  # the paper
-    values: tuple[dict[StrictStr, Any], ...] = ()  # each a `value` and the coordinates of its field
-    of: dict[StrictStr, Any] = field(default_factory=dict)  # coordinates that all values share
+    Attributes:
+        source: The paper.
+        values: The numbers. Each has a `value`, and the coordinates of its field in the table.
+        of: Coordinates that all numbers share.
+    """
+
+    source: Text | Literal[""] = ""
+    values: tuple[dict[StrictStr, Any], ...] = ()
+    of: dict[StrictStr, Any] = field(default_factory=dict)
 
 
 @checked(frozen=True, config=STRICT)
@@ -51,10 +57,10 @@ class Search:
     """The section `search` of a file: how settings are drawn and chosen."""
 
     metric: ValidationMetric  # the metric that ranks trials
-    trials: Annotated[int, Field(strict=True, ge=1)]  # how many are drawn
-    sampler: Literal["optuna", "random"] = "optuna"  # optuna: the TPE sampler
-    scheduler: Literal["asha", "none"] = "asha"  # asha: stops trials that are behind others
-    reduction_factor: Annotated[int, Field(strict=True, ge=2)] = 3  # asha continues 1 trial in 3
+    trials: Annotated[int, Field(strict=True, ge=1)]  # number of trials to draw
+    sampler: Literal["optuna", "random"] = "optuna"  # optuna: TPE; random: random search
+    scheduler: Literal["asha", "none"] = "asha"  # asha: stops trials that are behind other trials
+    reduction_factor: Annotated[int, Field(strict=True, ge=2)] = 3  # with 3, asha continues 1 of 3
 
 
 @checked(config=STRICT)
@@ -72,7 +78,7 @@ class TableSection:
 
     rows: Texts  # keys whose values name a row
     columns: Texts  # keys whose values name a column
-    metric: Text  # the metric in the fields
+    metric: Text  # the metric that the fields show
 
 
 @checked(config=STRICT, kw_only=True)
@@ -83,7 +89,7 @@ class SweepFile:
     base: Texts  # overrides of all arms
     seeds: Any  # a list, which `check_seeds` checks
     arms: Annotated[dict[StrictStr, ArmSection | None], Field(min_length=1)]  # by name
-    kind: str = "ablation"  # a key of KINDS
+    kind: str = "ablation"  # "ablation" or "search"
 
 
 @checked(config=STRICT, kw_only=True)
@@ -114,7 +120,7 @@ class Arm:
     fixed: tuple[Override, ...]  # overrides of all its cells, those of `base` first
     axes: tuple[Override, ...] = ()  # each a key and its values; together they span the grid
     intervals: tuple[Interval, ...] = ()  # ranges from which a search draws
-    coupled: tuple[tuple[str, ...], ...] = ()  # keys of each group of axes with paired values
+    coupled: tuple[tuple[str, ...], ...] = ()  # the keys of paired axes, one tuple for each pairing
     matched: bool = False  # whether training stops at the baseline's accuracy (`sweep/expand.py`)
 
     @property
@@ -132,7 +138,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A question and the arms that answer it, as read from a file and changed by words."""
+    """A question and the arms that answer it, read from a file and changed by typed words."""
 
     name: str  # the name of its file without .yaml
     path: Path  # its file
@@ -145,14 +151,14 @@ class Sweep:
     metric: str = ""  # the metric of the table or of the search
     published: Published = field(default_factory=Published)  # numbers of a paper
     search: Search | None = None  # how settings are drawn; None for an ablation
-    excluded: tuple[Mapping[str, Any], ...] = ()  # places that EXCLUDE leaves out
+    excluded: tuple[Mapping[str, Any], ...] = ()  # settings of the cells that EXCLUDE leaves out
     words: tuple[str, ...] = ()  # typed choices that differ from the file, such as EPOCHS=1
     command: str = ""  # the command that prints its table
     notes: tuple[str, ...] = ()  # lines below its table
 
     @property
     def report_name(self) -> str:
-        """The name of the folder of its report: sweep and words, such as `ablation-EPOCHS=1`."""
+        """The name of the report's folder, made of name and words, as in `ablation-EPOCHS=1`."""
         if not self.words:
             return self.name
         text = "-".join(self.words).replace(" ", "-").replace("/", "-")
@@ -336,7 +342,7 @@ def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
 
 
 def _find_repeated(values: Iterable[Any]) -> str | None:
-    """Return the text of the first value that occurs twice, or None if all are distinct."""
+    """Return the text of the first repeated value, or None if all values are distinct."""
     counts = Counter(map(repr, values))
     return next((text.strip("'") for text, count in counts.items() if count > 1), None)
 

@@ -32,14 +32,14 @@ ENDED = ("done", "stale", "stopped", "failed")
 class Trial:
     """A trial of a search that the ledger knows."""
 
-    point: Point  # its cell
+    point: Point  # the point with its cell
     place: Place  # the values that were drawn for it
     entry: Entry  # its entry in the ledger
     value: float | None  # its value of the search's metric; None until it has one
 
     @property
     def has_ended(self) -> bool:
-        """Whether the trial finished, failed or was stopped early, and so is not run again."""
+        """Whether the trial finished, failed or was stopped early. It is not run again then."""
         return self.entry.status in ENDED
 
 
@@ -50,7 +50,7 @@ def search_of(sweep: Sweep) -> Search:
 
 
 def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
-    """Read the trials of a search from a ledger, in the order in which they began."""
+    """Read the trials of a search from a ledger, in the order in which the trials began."""
 
     def read_provenance(signature: str) -> tuple[str, str, Mapping[str, Any]]:
         read = partial(ledger.read_provenance, signature)
@@ -61,7 +61,7 @@ def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
         cells = sorted(pool.map(read_provenance, ledger.list_signatures()), key=lambda c: c[:2])
     drawn: list[tuple[Point, Place]] = []
     for _, signature, recorded in cells:
-        with suppress(ConfigError, TypeError):  # overrides of older code, or an altered file
+        with suppress(ConfigError, TypeError):  # the overrides are of older code, or were altered
             drawn += _find_place(sweep, signature, recorded)
     entries = ledger.read_entries([p.cell.signature for p, _ in drawn])
     metric = search_of(sweep).metric
@@ -77,7 +77,7 @@ def count_left(sweep: Sweep, trials: Sequence[Trial]) -> int:
 
 
 def read_value(entry: Entry, metric: str) -> float | None:
-    """Return the value of a metric, or None if the cell is not finished or did not measure it."""
+    """Return the value of a metric; None if the cell has not finished or lacks the metric."""
     return None if entry.result is None else entry.result["metrics"].get(metric)
 
 
@@ -122,8 +122,9 @@ def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[
     """Make the table of a search, with a row for each trial.
 
     Returns:
-        The sweep, with the rows of the table and with notes that say how settings were chosen. And
-        the points of its trials: the finished trials, the best first, then the failed trials.
+        The sweep and its points. The sweep has the row keys of the table, and notes that say how
+        settings were chosen. The points are those of finished trials, the best first, then those of
+        failed trials.
     """
     ranked = rank_trials(search_of(sweep), trials)
     failed = [trial for trial in trials if trial.entry.status == "failed"]
@@ -136,7 +137,7 @@ def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[
 
 
 def _describe_choice(sweep: Sweep, trials: Sequence[Trial]) -> str:
-    """Return the note below the table of a search that says how settings were chosen."""
+    """Describe how the settings of a search were chosen, as a note for its table."""
     search, statuses = search_of(sweep), Counter(trial.entry.status for trial in trials)
     stopped, ended = statuses["stopped"], sum(trial.has_ended for trial in trials)
     early = f"{stopped} ended early and are not shown" if stopped else "none early"

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-Row = dict[str, Any]  # a line of metrics.jsonl (one epoch) or of steps.jsonl (some steps)
+Row = dict[str, Any]  # a row of metrics.jsonl (one epoch) or of steps.jsonl (several steps)
 
 
 class StopFlag:
     """A flag that the first SIGTERM sets; a second SIGTERM ends the process.
 
-    Slurm, for example, sends SIGTERM before it takes a node back. Once set, the flag stays set
-    for all later cells of the process.
+    Slurm, for example, sends SIGTERM before it ends a job. The flag is never cleared, so that it is
+    also set for all later cells of the process.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class StopFlag:
 
     @contextmanager
     def handling_sigterm(self) -> Iterator[None]:
-        """Let SIGTERM set the flag inside the block, and then restore the earlier handler."""
+        """Let SIGTERM set the flag in the `with` block; restore the old handler after the block."""
         before = signal.getsignal(signal.SIGTERM)
         self.install_handler()
         try:
@@ -35,10 +35,10 @@ class StopFlag:
             _set_handler(before)
 
     def install_handler(self) -> None:
-        """Let SIGTERM set the flag, in place of an earlier handler such as Lightning's.
+        """Replace the handler of SIGTERM, such as Lightning's, with one that sets the flag.
 
-        If the flag is set already, the handler is not changed. Outside the main thread, this method
-        does nothing, because Python can set signal handlers only in the main thread.
+        If the flag is set already, the handler is not replaced. Outside the main thread, this
+        method does nothing, because Python can set signal handlers only in the main thread.
         """
         if not self.is_set:
             _set_handler(self._on_sigterm)
@@ -62,10 +62,10 @@ class RunHooks:
     """Hooks with which the caller of a run follows the epochs and ends the run early.
 
     Attributes:
-        on_epoch: Receives the row of each epoch. If it returns True, the run keeps a checkpoint and
-            ends after that epoch.
-        stop_flag: If this flag is set, the run also keeps a checkpoint and ends after the current
-            epoch. None: the run does not handle SIGTERM.
+        on_epoch: Called after each epoch with the row of this epoch. If the call returns True, the
+            run writes a checkpoint and ends.
+        stop_flag: If this flag is set, the run writes a checkpoint after the current epoch and
+            ends. None: the run does not handle SIGTERM.
     """
 
     on_epoch: Callable[[Row], object] = _ignore
@@ -73,5 +73,5 @@ class RunHooks:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether SIGTERM was received."""
+        """Whether SIGTERM has set `stop_flag`."""
         return self.stop_flag is not None and self.stop_flag.is_set

@@ -33,13 +33,15 @@ FUSED_KEY = "trainer.fused_optimizer"
 def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
     """Build the object that a section of a configuration describes.
 
-    The section may come from a job or a ledger. Each call therefore checks that the section has
-    only allowed targets, and that it has no interpolations, because Hydra would resolve them.
+    The section may come from an untrusted source, such as a job or a ledger. Each call therefore
+    checks that all targets in the section are allowed. Each call also checks that the section has
+    no interpolations, because Hydra would resolve interpolations.
 
     Args:
         section: A section of a configuration. The key `_target_` names a class or function, and the
-            other keys are its arguments. The key `name` is left out, because only tables use it.
-        extra: Further arguments of the target.
+            other keys are its arguments. The key `name` is not an argument, because only tables use
+            this key.
+        extra: Further arguments of the class or function.
     """
     validation.check_resolved("a stored configuration", section)
     called = with_current_targets({**_without_name(section), **extra})
@@ -50,12 +52,13 @@ def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
 def make_task(cell: Cell) -> "CapsuleTask":
     """Build the task of a cell: the network, the loss and the optimiser.
 
-    The first weights of the network are drawn with the seed of the cell.
+    The initial weights of the network are drawn with a seed that depends only on the cell's seed.
 
     Raises:
-        ConfigError: If this node has no device for the cell.
+        ConfigError: If this node has no device for the cell, or if the network, loss or optimiser
+            cannot be built with the settings of the cell.
     """
-    # Imported here: Lightning takes two seconds to import, and a plan only builds networks.
+    # Imported here, because Lightning takes two seconds to import, and a plan builds only networks.
     from capsweep.training.module import CapsuleTask
 
     config = cell.config
@@ -69,8 +72,8 @@ def make_task(cell: Cell) -> "CapsuleTask":
 def is_channels_last(config: Mapping[str, Any], device: str) -> bool:
     """Return whether the convolutions of a cell use the channels-last memory format.
 
-    On a GPU, the convolutions of cells with `precision` "32" use channels first, because a step
-    then takes three quarters of the time. All other cells use channels last.
+    On a GPU, cells with `precision` "32" use channels first. A training step then takes three
+    quarters of the time that it takes with channels last. All other cells use channels last.
 
     Args:
         config: The configuration of the cell.
@@ -82,17 +85,18 @@ def is_channels_last(config: Mapping[str, Any], device: str) -> bool:
 def build_network(config: Mapping[str, Any], device: str = "cpu") -> nn.Module:
     """Build the network of a configuration, including the routing.
 
-    The convolutions use the method `trainer.convolution`, or "auto" if the configuration does not
-    have this key.
+    The key `trainer.convolution` names the method of the convolutions. Without this key, the method
+    is "auto".
 
     Args:
         config: A canonical configuration, as `validation.make_canonical` returns it.
-        device: The type of the device that will run the network; it decides the memory format of
-            the convolutions.
+        device: The type of the device that will run the network, such as "cuda". The memory format
+            of the convolutions depends on this type.
 
     Raises:
-        ConfigError: If sizes do not fit together, or if `model._target_` does not accept the
-            settings of its section. The message names the key.
+        ConfigError: If a `_target_` may not be called, if sizes do not fit together, or if
+            `model._target_` does not accept the settings in the section `model`. The message names
+            the key.
     """
     routing = config["routing"]
     routed = {} if routing is None else {"routing": _without_name(routing)}
@@ -133,7 +137,7 @@ def _check_home(key: str, target: str) -> None:
     """
     try:
         item = resolve_name(target)
-    except Exception as error:  # the import of an arbitrary module can raise anything
+    except Exception as error:  # the import of an arbitrary module can raise any exception
         raise ConfigError(f"{key}: {target} cannot be imported; correct it") from error
     home = getattr(item, "__module__", None) or ""
     if not callable(item) or not f"{home}.".startswith(code_identity.TARGETS):
@@ -143,8 +147,8 @@ def _check_home(key: str, target: str) -> None:
 def build_reader(config: Mapping[str, Any]) -> Reader:
     """Build the reader of a data set's official files.
 
-    If the configuration has `dataset.test`, a second reader, which this key describes, reads the
-    test images.
+    The key `dataset.reader` describes the reader. If the configuration also has the key
+    `dataset.test`, this key describes a second reader, and the second reader reads the test images.
     """
     dataset = config["dataset"]
     reader: Reader = _instantiate(dataset["reader"])
@@ -152,9 +156,9 @@ def build_reader(config: Mapping[str, Any]) -> Reader:
 
 
 def build_source(config: Mapping[str, Any]) -> Reader:
-    """Build the reader of the examples of a data set: from official files or from shards.
+    """Build the reader of a data set's examples, which reads official files or shards.
 
-    Shards are read if the configuration has `dataset.shards`.
+    Shards are read if the configuration has the key `dataset.shards`.
     """
     dataset = config["dataset"]
     if "shards" not in dataset:
@@ -166,7 +170,7 @@ def build_source(config: Mapping[str, Any]) -> Reader:
 
 
 def build_presenter(config: Mapping[str, Any]) -> Presenter:
-    """Build the presenter, which makes batches of a split's examples.
+    """Build the presenter, which makes batches from the examples of a split.
 
     The key `dataset.batches` describes the presenter. Without this key, the presenter makes batches
     of images and shifts training images at random by up to `dataset.shift` pixels.
@@ -208,7 +212,7 @@ def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.op
     """Return a function that makes the optimiser of a network.
 
     Raises:
-        ConfigError: If `trainer.fused_optimizer` is set and the class has no fused form.
+        ConfigError: If `trainer.fused_optimizer` is true and the optimiser has no fused form.
     """
     make: partial[torch.optim.Optimizer] = _instantiate(config["optim"]["optimizer"])
     options = {"fused": True} if config["trainer"]["fused_optimizer"] else {}
@@ -225,10 +229,10 @@ def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.op
 
 
 def _match_memory_format(optimizer: torch.optim.Optimizer) -> None:
-    """Give the loaded state of an optimiser the memory format of its parameters.
+    """Convert the state that an optimiser has loaded to the memory format of the parameters.
 
     The state may come from a machine whose convolutions use another format. A fused optimiser needs
-    the same format for parameters and state, but does not check this.
+    the same format for parameters and state, but does not check that the formats are the same.
     """
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
@@ -238,14 +242,15 @@ def _match_memory_format(optimizer: torch.optim.Optimizer) -> None:
 
 
 def group_parameters(network: nn.Module, decayed: str) -> list[dict[str, Any]]:
-    """Group the parameters of a network by their weight decay, for an optimiser.
+    """Make the parameter groups of an optimiser: parameters with and without weight decay.
 
     Args:
         network: The network.
         decayed: "all": weight decay acts on every parameter. "weights": weight decay acts on all
-            parameters except biases and parameters with one dimension. Some routings, for example,
-            have a parameter with one number per parent. The authors of "Matrix capsules with EM
-            routing" exclude these parameters from weight decay too.
+            parameters except two kinds. The first kind is biases. The second kind is parameters
+            with fewer than two dimensions; some routings, for example, have a parameter with one
+            value per parent. The authors of "Matrix capsules with EM routing" exclude both kinds
+            too.
     """
     if decayed == "all":
         return [{"params": list(network.parameters())}]

@@ -1,12 +1,12 @@
-"""The Lightning callback that records the training of a cell, and checks of earlier checkpoints.
+"""The Lightning callback that records the training of a cell, and functions for its checkpoints.
 
-The callback writes a row per epoch, several points per epoch, and checkpoints. It ends training
-when an accuracy is reached. A point is a row of steps.jsonl. It has the mean loss of the steps
-since the previous point.
+The callback writes a row of metrics.jsonl for each epoch, several rows of steps.jsonl for each
+epoch, and checkpoints. A row of steps.jsonl is called a point. A point has the mean loss of the
+steps since the previous point. The callback also ends training when an accuracy is reached.
 
-The callback is a subclass of Lightning's `Checkpoint`. At the end of an epoch, Lightning calls such
-callbacks after the module, which has then collected its metrics. Other callbacks are called before
-the module.
+The callback is a subclass of Lightning's `Checkpoint`. At the end of an epoch, Lightning first
+calls other callbacks, then the module, and then subclasses of `Checkpoint`. So the module has
+collected the metrics of the epoch before this callback records them.
 """
 
 import math
@@ -31,7 +31,7 @@ from capsweep.training import Row, RunHooks
 from capsweep.training.module import CapsuleTask
 
 ROUNDING = 1e-9  # tolerance for the rounding of `1 - error`; one example changes `error` far more
-RESTART_KEY = "begun_anew"  # in provenance and result: why a cell started from its first epoch
+RESTART_KEY = "begun_anew"  # key in provenance and result: why the cell started again at epoch 0
 CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
 AUTO_STEPS, POINTS_OF_EPOCH, MOST_POINTS = 50, 10, 1000
 RecordRow = Callable[[str, Row], None]  # its arguments are the name of a file and the row
@@ -41,33 +41,35 @@ class EpochRecorder(Checkpoint):
     """A callback that writes metrics.jsonl, steps.jsonl and resume.ckpt during training.
 
     At the end of an epoch, a checkpoint is written if the last checkpoint is older than
-    `trainer.checkpoint_interval` seconds. A checkpoint contains all rows so far, and the provenance
-    of the runs that trained these epochs. A resumed run therefore continues the files and repeats
-    no row. If a hook or SIGTERM ends the run early, the callback writes a checkpoint and raises
-    LeftEarlyError. After the last epoch a run is not ended early, but continues with the test.
+    `trainer.checkpoint_interval` seconds. A checkpoint contains the rows of all epochs so far, and
+    the provenance of the runs that trained these epochs. A resumed run therefore continues both
+    files and repeats no row. If a hook or SIGTERM ends the run early, the callback writes a
+    checkpoint and raises LeftEarlyError. After the last epoch, hooks and SIGTERM do not end the
+    run, and the test follows.
 
     Training ends after the first epoch whose validation accuracy reaches `stop_accuracy`, so that
     networks are compared at equal accuracy. In section 5.2 of "Dynamic Routing Between Capsules",
-    both networks are trained up to 99.2 % on expanded MNIST before they are tested on affNIST. We
-    measure the accuracy on training digits that are held out, and not on test digits. A few data
-    sets, such as smallNORB's viewpoints, use test images for validation. Section 5.1 of "Matrix
-    capsules with EM routing" does this too, and says so in a footnote.
+    a CapsNet and a convolutional network are compared on affNIST after both have reached 99.2 % on
+    expanded MNIST. We measure the accuracy on training images that are held out, and not on test
+    images. A few data sets, such as the viewpoints of smallNORB, do use test images for validation.
+    So does section 5.1 of "Matrix capsules with EM routing", as a footnote there says.
 
     Args:
         task: The task that is trained.
         directory: The folder of the cell.
-        hooks: The hooks of the run's caller.
+        hooks: Hooks with which the caller follows the epochs and ends the run early.
         record_row: Writes a row to metrics.jsonl or steps.jsonl.
-        digests: The SHA-256 of the data of each split. Loading a checkpoint raises DataError if its
-            epochs were trained on other data.
+        digests: For each split, the SHA-256 of its data. Loading a checkpoint raises DataError if
+            the epochs of the checkpoint were trained on other data.
 
     Attributes:
-        accuracy: The validation accuracy that ends training; None: training runs to its last epoch.
-        rows: One row per epoch, including the epochs of earlier runs.
-        points: The rows of steps.jsonl, including the rows of earlier runs.
-        earlier_seconds: How long the epochs of earlier runs took.
-        started: When the current epoch began, on the monotonic clock.
-        kept: When the last checkpoint was written, on the monotonic clock.
+        accuracy: The validation accuracy that ends training; None: all epochs are trained.
+        rows: The rows of metrics.jsonl, including the rows of earlier runs of the cell.
+        points: The rows of steps.jsonl, including the rows of earlier runs of the cell.
+        earlier_seconds: The time in seconds that the epochs of earlier runs took.
+        started: The time at which the current epoch began, on the monotonic clock.
+        kept: The time at which the last checkpoint was written, on the monotonic clock. Before the
+            first checkpoint, the time at which this object was made.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class EpochRecorder(Checkpoint):
         self.started, self.kept = 0.0, time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return rows, points, provenance and data digests, for the checkpoint."""
+        """Return what the checkpoint stores: rows, points, provenance and digests of the data."""
         provenance = self.directory.read_provenance()
         recorded = {"rows": self.rows, "points": self.points, "provenance": provenance}
         return {**recorded, "digests": self.digests}
@@ -106,7 +108,8 @@ class EpochRecorder(Checkpoint):
             )
         self.rows, self.points = list(state_dict["rows"]), list(state_dict["points"])
         self.earlier_seconds = sum(row["seconds"] for row in self.rows)
-        # A run that was interrupted after its last epoch takes that epoch's metrics from the row.
+        # If the earlier run was interrupted after its last epoch, this run trains no epoch, and the
+        # metrics of the last epoch are taken from its row.
         last = self.rows[-1] if self.rows else {}
         self.task.epoch_metrics |= {key: value for key, value in last.items() if "/" in key}
 
@@ -117,8 +120,8 @@ class EpochRecorder(Checkpoint):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Install our SIGTERM handler again, because Lightning has just replaced our handler."""
-        # Lightning's handler would end the cell in the middle of an epoch or of the test, when the
-        # last checkpoint may be old.
+        # Lightning's handler would end the cell in the middle of an epoch or of the test. The work
+        # since the last checkpoint would be lost.
         if self.hooks.stop_flag is not None:
             self.hooks.stop_flag.install_handler()
 
@@ -129,7 +132,11 @@ class EpochRecorder(Checkpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Record a point every `logger.every_n_steps` steps and at the end of the epoch."""
+        """Write a row of steps.jsonl every `logger.every_n_steps` steps and after the last batch.
+
+        Raises:
+            NonFiniteLossError: If a loss since the previous row is not finite.
+        """
         batches, done = int(trainer.num_training_batches), batch_idx + 1
         # Configurations of earlier versions do not have the key `every_n_steps`.
         every_n_steps = self.task.config["logger"].get("every_n_steps", "auto")
@@ -147,7 +154,7 @@ class EpochRecorder(Checkpoint):
         self.record_row(POINTS, point)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record the epoch's row, write a checkpoint if one is due, and end the run if requested.
+        """Write the epoch's row, write a checkpoint if one is due, and end the run if requested.
 
         Raises:
             LeftEarlyError: If a hook or SIGTERM ends the run before its last epoch.
@@ -174,20 +181,20 @@ class EpochRecorder(Checkpoint):
             raise LeftEarlyError(f"ended after {count_of(done, 'epoch')}; its checkpoint is kept")
 
     def keep_checkpoint(self, trainer: Trainer) -> None:
-        """Write resume.ckpt atomically, and copy it if the ledger is an object store."""
+        """Write resume.ckpt atomically; if the ledger is an object store, copy the file to it."""
         trainer.save_checkpoint(self.directory.resume_checkpoint)
         self.directory.store_checkpoint()
         self.kept = time.monotonic()
 
 
 def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
-    """Return the number of steps between two points.
+    """Return the number of optimiser steps between two rows of steps.jsonl.
 
     Args:
-        every_n_steps: The number of steps, or "auto". "auto" means 50 steps, or a tenth of an epoch
-            if an epoch has fewer than 500 steps, but at least a thousandth of all training steps.
+        every_n_steps: An int is returned unchanged. For "auto", the result is
+            max(min(50, batches / 10), steps / 1000), rounded up.
         batches: The number of batches of an epoch.
-        steps: The number of steps of the whole training.
+        steps: The number of optimiser steps of the whole training.
     """
     if isinstance(every_n_steps, int):
         return every_n_steps
@@ -197,17 +204,22 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
 def check_resumable(
     directory: CellDirectory, provenance: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
-    """Read the checkpoint of an interrupted run; if this run cannot use it, remove the checkpoint.
+    """Read the checkpoint of an earlier run, or remove the checkpoint if this run cannot use it.
 
     Args:
         directory: The folder of the cell.
         provenance: The provenance of this run.
 
     Returns:
-        Three values: keys for the provenance, the rows of the checkpoint's epochs, and the points
-        in these epochs. All three are empty if there is no checkpoint. The key `earlier` lists the
-        versions, hardware, code and implementations of earlier runs, if they differ from those of
-        this run. The key `begun_anew` says why a checkpoint was removed.
+        Three values: further keys for the provenance, rows of metrics.jsonl, and rows of
+        steps.jsonl. If there is no checkpoint, all three are empty. If the checkpoint is used, the
+        key is `earlier`. Its value lists the circumstances of earlier runs: code, versions,
+        hardware and implementations. Runs in the circumstances of this run are left out. If the
+        checkpoint was removed, there are no rows and the key is `begun_anew`. Its value says why
+        the checkpoint was removed.
+
+    Raises:
+        OSError: If the checkpoint cannot be read or removed.
     """
     path = directory.resume_checkpoint
     if not path.exists():
@@ -228,8 +240,11 @@ def check_resumable(
 def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Read the state of the EpochRecorder from a checkpoint.
 
+    If memory runs out, the exception is passed on.
+
     Raises:
-        DataError: If this run cannot continue from the checkpoint.
+        DataError: If the checkpoint is damaged, belongs to another cell, or was written by other
+            code than the code of this run.
         OSError: If the file cannot be read.
     """
     content = path.read_bytes()
@@ -252,14 +267,15 @@ def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_accuracy(row: Mapping[str, Any]) -> float:
-    """Return the validation accuracy of an epoch's row."""
+    """Return the validation accuracy that the row of an epoch records."""
     return 1 - row["val/error"]
 
 
 def is_reached(accuracy: float | None, row: Mapping[str, Any]) -> bool:
     """Return whether the row of an epoch has a validation accuracy of at least `accuracy`.
 
-    If 66 of 100 examples are right, an `accuracy` of 0.66 counts as reached, although 1 - 0.34 is
+    If `accuracy` is None, the result is False. The row contains the error, and 1 - error is
+    rounded. A tolerance of ROUNDING lets 66 right examples of 100 reach 0.66, although 1 - 0.34 is
     slightly less than 0.66 in float64.
     """
     return accuracy is not None and find_accuracy(row) >= accuracy - ROUNDING

@@ -1,4 +1,4 @@
-"""Choose the device that trains a cell, and set its threads, memory and rounding."""
+"""The device that trains a cell, and the threads, memory and rounding of this process."""
 
 import ctypes
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ import torch
 from capsweep.errors import ConfigError
 
 PROCESS = Path("/proc/self")
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # constants of malloc.h
 LARGEST_BLOCK, LARGEST_INT = 2**25, 2**31 - 1
 
 
@@ -24,7 +24,7 @@ def choose_device(config: Mapping[str, Any]) -> torch.device:
 
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
-    """Set torch's number of processor threads inside the block, then restore the old number."""
+    """Set torch's number of processor threads for a `with` block, then restore the old number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -34,9 +34,10 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 def prepare_device(config: Mapping[str, Any]) -> None:
-    """Let this process round float32 products to TF32 if a cell has `precision` "tf32".
+    """Check that this node has the device that a cell needs, and allow or forbid TF32.
 
-    For every other value of `precision` the rounding is switched off.
+    A cell with `precision` "tf32" multiplies float32 numbers on the GPU in TF32. For all other
+    cells, TF32 is forbidden.
 
     Raises:
         ConfigError: If the device cannot compute with TF32 and `precision` is "tf32", or if the
@@ -58,10 +59,10 @@ def prepare_device(config: Mapping[str, Any]) -> None:
 
 
 def allow_tf32(is_allowed: bool) -> None:
-    """Set whether this process may round products of float32 to TF32 on a GPU.
+    """Set whether this process may use TF32 for products of float32 numbers on a GPU.
 
-    By default torch allows this rounding for convolutions and forbids it for matrix products. A
-    process trains many cells, so each cell sets both switches.
+    By default, torch allows TF32 for convolutions and forbids TF32 for matrix products. This
+    function sets both switches. It is called for each cell, because a process trains many cells.
     """
     torch.backends.cuda.matmul.allow_tf32 = is_allowed
     torch.backends.cudnn.allow_tf32 = is_allowed
@@ -78,8 +79,9 @@ def keep_freed_memory() -> None:
     """Let this process keep freed memory blocks of up to 32 MiB and use them again.
 
     By default glibc returns freed blocks to the kernel, and the kernel fills every page with zeros
-    before the process gets the page again. This takes up to a third of a small network's step.
-    32 MiB is the largest size that glibc allows. With other allocators this function does nothing.
+    before the process gets the page again. This takes up to a third of the time of a training step
+    if the network is small. 32 MiB is the largest block size that glibc allows here. With an
+    allocator other than glibc's, this function does nothing.
     """
     if (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         set_option(M_MMAP_THRESHOLD, LARGEST_BLOCK)
@@ -104,9 +106,9 @@ def read_memory_peak() -> dict[str, int | None]:
     """Return the peak memory since `start_memory_peak`, in bytes.
 
     Returns:
-        "process": the peak of the resident memory; None: unknown. "gpu": the peak of the memory
-        that torch reserved on the GPU; None: no GPU. Reserved memory includes the memory of freed
-        tensors and of captured steps, because no other process can use this memory.
+        Two values. "process" is the peak of the resident memory; None: unknown. "gpu" is the peak
+        of the memory that torch reserved on the GPU; None: no GPU. Reserved memory includes the
+        memory of freed tensors and of captured steps, because no other process can use this memory.
     """
     gpu = torch.cuda.max_memory_reserved() if torch.cuda.is_available() else None
     with suppress(OSError):
@@ -119,8 +121,9 @@ def read_memory_peak() -> dict[str, int | None]:
 def read_taken_memory() -> int:
     """Return the peak GPU memory of this process in bytes.
 
-    The number is right only if no other process uses the GPU. It includes the memory that torch
-    reserved, and the memory that CUDA and libraries use for contexts, kernels and graphs.
+    The result is the peak of the memory that torch reserved, plus the memory that CUDA and
+    libraries use for contexts, kernels and graphs. The result is right only if no other process
+    uses the GPU.
     """
     free, total = torch.cuda.mem_get_info()
     beside = total - free - torch.cuda.memory_reserved()

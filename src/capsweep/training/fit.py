@@ -1,7 +1,7 @@
 """Train and test one cell, and write its files.
 
-Shape letters: M test examples, N classes, L classes shown in one image, K worst examples, C H W
-image.
+Shape letters: M test examples, N classes, L classes shown in one image, K worst examples, C
+channels, H height and W width of an image.
 """
 
 import logging
@@ -39,7 +39,7 @@ from capsweep.training.run import Job
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 WORST, WORST_COUNT = "worst-examples", 25
-COLUMNS, SCALE = 5, 3  # of the picture of worst examples: images per row, enlargement
+COLUMNS, SCALE = 5, 3  # images per row and factor of enlargement in the picture of worst examples
 
 
 def train_and_test(
@@ -53,14 +53,18 @@ def train_and_test(
         job: The job of the cell.
         here: The folders on this node.
         directory: The folder of the cell.
-        hooks: The hooks of the run's caller.
+        hooks: Hooks with which the caller follows the epochs and ends the run early.
         record_row: Writes a row to metrics.jsonl or steps.jsonl.
 
     Returns:
-        The content of result.json, without the keys for code, date and tracking. `run` adds these
-        keys.
+        The content of result.json, without the keys for code, date and tracking. `training.run`
+        adds these keys.
 
     Raises:
+        ConfigError: If this node has no device for the cell, or if the network, loss or optimiser
+            cannot be built with the settings of the cell.
+        DataError: If the data cannot be used, or if they changed after resume.ckpt was written.
+        NonFiniteLossError: If a loss or a metric is not finite.
         LeftEarlyError: If a hook or SIGTERM ended the run early.
         AccuracyNotReachedError: If `stop_accuracy` was not reached.
     """
@@ -78,7 +82,7 @@ def train_and_test(
     fit_and_test(task, splits, [recorder, first], resume if resume.exists() else None)
     _record_methods(directory, task)
     callbacks.check_reached(recorder.accuracy, recorder.rows)
-    # The epochs of earlier runs count too: this is what an uninterrupted run would have taken.
+    # The epochs of earlier runs are included: the result is the time of an uninterrupted run.
     seconds = recorder.earlier_seconds + time.monotonic() - started
     given = (job.gpu or 1.0) if device.type == "cuda" else 0.0
     scores_MN, labels_M = task.collect_predictions()
@@ -95,7 +99,7 @@ def train_and_test(
 
 
 def _record_methods(directory: CellDirectory, task: CapsuleTask) -> None:
-    """Add to the provenance which implementations computed the network.
+    """Add the implementations that computed the network to the provenance of the cell.
 
     The implementations are known only after the network has run.
     """
@@ -131,15 +135,15 @@ def _summarise_run(
 
 
 class FirstActivations(Callback):
-    """A callback that records quantiles of the activations in the very first training step.
+    """A callback that records quantiles of capsule activations in the very first training step.
 
-    A network whose capsules are nearly all inactive or saturated at the start does not learn.
-    "About half of the capsules should be active at the start" (the authors of "Matrix capsules with
-    EM routing", on their choice of first weights). The callback reads the activations in the
-    forward pass of the training step. Checkpoints contain the recorded quantiles.
+    A network does not learn if nearly all of its capsules are inactive or saturated at the start.
+    The authors of "Matrix capsules with EM routing" say about their choice of initial weights:
+    "About half of the capsules should be active at the start". The callback reads the activations
+    in the forward pass of the training step. Checkpoints contain the recorded quantiles.
 
     Attributes:
-        quantiles: Layer -> quantile -> activation, for layers of capsules.
+        quantiles: For each layer of capsules, its quantiles by name ("q0" to "q100").
         hooks: The forward hooks that are registered during the first step.
     """
 
@@ -184,8 +188,8 @@ def find_activations(module: nn.Module, output: Any) -> Tensor | None:
         output: The output of the module.
 
     Returns:
-        The activations. None for modules without capsules, and for routing modules, because the
-        layer that contains the routing has the same output.
+        The activations. None for a module without capsules. Also None for a routing module, because
+        the layer that contains the routing module has the same output.
     """
     if isinstance(module, PrimaryCapsules):
         return torch.linalg.vector_norm(output, dim=-1)
@@ -195,7 +199,7 @@ def find_activations(module: nn.Module, output: Any) -> Tensor | None:
 
 
 def measure_quantiles(active: Tensor) -> dict[str, float]:
-    """Return quantiles of activations, named q0, q10, ..., q100."""
+    """Return the quantiles of activations by name: q0, q10, q25, q50, q75, q90 and q100."""
     # Not torch.quantile, which takes at most 2^24 values.
     levels = np.quantile(active.cpu().numpy(), QUANTILES).tolist()
     return {f"q{100 * q:.0f}": value for q, value in zip(QUANTILES, levels, strict=True)}
@@ -204,21 +208,27 @@ def measure_quantiles(active: Tensor) -> dict[str, float]:
 def write_worst_examples(
     directory: CellDirectory, scores_MN: np.ndarray, labels: np.ndarray, test: EvaluatedSplit
 ) -> None:
-    """Write evals/worst-examples.npz and .png with at most 25 wrongly classified test examples.
+    """Write at most 25 wrongly classified test examples to evals/worst-examples.npz and .png.
 
-    With these files, the examples can be shown later without the data and the network. If all test
-    examples are classified correctly, no file is written.
+    With these files, the examples can be shown later without the data set and the network. If all
+    test examples are classified correctly, no file is written.
 
-    The .npz contains four arrays, sorted by margin, the largest first: the indices [K] of the
-    examples in the test split, their labels [K, L], predictions [K, L] and margins [K]. A margin is
-    the highest score of a wrong class minus the lowest score of a label. The .npz also contains the
-    caption of the .png. In the .png, the intensities of each image are scaled to 0..1.
+    The examples are sorted by margin, the largest first. The .npz contains these arrays:
+
+    - indices [K]: the index of each example in the test split.
+    - labels [K, L]: the classes in its image.
+    - predictions [K, L]: the L predicted classes.
+    - margins [K]: the highest score of a class that is not in the image, minus the lowest score of
+      a class in the image.
+    - caption: the caption of the .png.
+
+    In the .png, the intensities of each image are scaled to 0..1.
 
     Args:
         directory: The folder of the cell.
         scores_MN: The scores of the test examples, [M, N].
         labels: The labels of the test examples, [M] or [M, L].
-        test: The test split, from which the images are taken.
+        test: The test split, which has the images.
     """
     wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
     if not len(wrong):
@@ -242,7 +252,7 @@ def write_worst_examples(
     }
     images = [test.evaluation_batch(slice(i, i + 1)).images_BCHW for i in indices_K.tolist()]
     images_KCHW = torch.cat(images).float()
-    colours = 3 if images_KCHW.shape[1] == 3 else 1  # without 3 channels, only the first is shown
+    colours = 3 if images_KCHW.shape[1] == 3 else 1  # else only the first channel is shown
     sheet = F.interpolate(images_KCHW[:, :colours], scale_factor=SCALE)
     write_sheet: Any = partial(
         save_image, sheet, format="png", nrow=COLUMNS, normalize=True, scale_each=True

@@ -3,15 +3,16 @@
 With a graph, Python starts a whole training step with one call. In an eager step, Python starts
 each of the hundreds of kernels. The first batch of each shape is trained eagerly, so that libraries
 and the optimiser create their state. Before the second batch of a shape, the step is captured on
-static tensors, with forward pass, backward pass, clipping, optimiser and metrics. From then on,
-each batch is copied into the static tensors, and the graph is replayed. All values that change from
-step to step are tensors on the device: the batch, the learning rates, and the margin of the loss if
-the margin grows during training.
+static tensors. The graph includes the forward pass, the backward pass, the clipping of gradients,
+the optimiser and the metrics. From then on, each batch is copied into the static tensors, and the
+graph is replayed. All values that change from step to step are tensors on the device: the batch,
+the learning rates, and the margin of the loss if the margin grows during training.
 
-The first replays are compared with eager steps on copies of the network and its optimiser. If a
-replay differs from its eager step, training continues eagerly with the copies. Training also stays
-eager if each step changes a Python number, such as a counter in a module. So the results are right
-even on an untested GPU, or for a network whose Python code makes decisions in each step.
+The first replays are compared with eager steps, which train copies of the network and optimiser. If
+a replay differs from the eager step, the network and optimiser get the values of the copies, and
+training continues eagerly. Training also stays eager if a step changes a Python number, such as a
+counter in a module. So the results are right even on an untested GPU, or for a network whose Python
+code makes decisions in each step.
 """
 
 import sys
@@ -26,11 +27,14 @@ from capsweep.data.batches import Batch
 from capsweep.training.step import Losses, SplitMetrics, TrainingStep, list_numbers
 
 Run = Callable[[], None]
-Shape = tuple[object, ...]  # shapes and types of the tensors of a batch
-CHECKED = 2  # checked replays per graph: Python code may decide otherwise in a later step
-# Largest allowed norm of a difference, relative to the norm in the eager step. TOLERANCE is for the
-# loss and the gradients, by precision. UPDATE_TOLERANCE is for changes of weights. It is larger,
-# because Adam changes a weight as much for a small gradient as for a large gradient.
+Shape = tuple[object, ...]  # shapes and types of a batch's tensors, and whether there is a margin
+# Number of replays of each graph that are compared with an eager step. One comparison is not
+# enough, because Python code may make another decision in a later step.
+CHECKED = 2
+# Largest allowed norm of the difference between a replay and the eager step, relative to the norm
+# in the eager step. TOLERANCE is for the loss and the gradients, by precision. UPDATE_TOLERANCE is
+# for changes of weights. UPDATE_TOLERANCE is larger, because Adam changes a weight as much for a
+# small gradient as for a large gradient.
 TOLERANCE = {"32": 1e-3, "tf32": 1e-2, "bf16-mixed": 5e-2}
 UPDATE_TOLERANCE = 0.2
 
@@ -41,13 +45,13 @@ class CapturedStep:
     Args:
         step: The eager step that is captured.
         metrics: The training metrics, to which each replay adds.
-        batch: A batch, which gives the shape. The capture does not train on this batch.
+        batch: A batch of this shape. The capture does not train on this batch.
         margin: The margin of the loss; None: the margin does not grow.
         capture: Captures the GPU work of a function, and returns a function that replays the work.
 
     Attributes:
-        gradients: The clipped gradients of the parameters after a replay.
-        checked: How many replays were compared with an eager step.
+        gradients: The clipped gradients of the parameters in the last replay.
+        checked: The number of replays that were compared with an eager step.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class CapturedStep:
             self.margin = torch.zeros((), dtype=torch.float64, device=device)
         self.gradients: list[Tensor | None] = []
         self.loss = torch.zeros((), device=device)
-        if device.type == "cuda":  # during a capture, such copies are forbidden
+        if device.type == "cuda":  # a capture may not copy between the processor and the GPU
             move_counters(step.optimizer, device)
         self._fill(batch, margin)
         self.replay = capture(self._run)
@@ -84,7 +88,7 @@ class CapturedStep:
         self._fill(batch, margin)
         self.replay()
         self.metrics.images += len(batch.labels)
-        return self.loss.clone()  # the next replay overwrites it
+        return self.loss.clone()  # the next replay overwrites `self.loss`
 
     def _fill(self, batch: Batch, margin: float | None) -> None:
         for static, value in zip(self.batch[:3], batch[:3], strict=True):
@@ -96,7 +100,7 @@ class CapturedStep:
             self.margin.fill_(margin)
 
     def _run(self) -> None:
-        """Train on the static tensors; a capture records this call."""
+        """Train on the static tensors. `capture` records the GPU work of this call."""
         with _rates_on_device(self.step, self.rates):
             losses = self.step(self.batch, self.margin)
         self.metrics.add_sums(losses, self.batch)
@@ -135,8 +139,7 @@ def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[No
 class GraphCapture:
     """A callable that captures CUDA graphs.
 
-    The graphs share memory for intermediate results. If a step draws random numbers on the
-    processor, its capture raises RuntimeError, because each replay would repeat the same numbers.
+    All graphs of one object share memory for intermediate results.
 
     Args:
         device: The GPU.
@@ -149,16 +152,20 @@ class GraphCapture:
         """Capture the GPU work that `run` starts, and return a function that replays the work.
 
         The capture only records the work. Each replay does the work.
+
+        Raises:
+            RuntimeError: If `run` draws random numbers on the processor, because each replay would
+                repeat these numbers, or if CUDA cannot capture the work.
         """
         graph, drawn = torch.cuda.CUDAGraph(), torch.get_rng_state()
         generator = torch.cuda.default_generators[self.device.index or 0]
         before = generator.clone_state()
         try:
-            # Threads of a monitor may query the device during the capture.
+            # Other threads, such as a monitor, may query the device during the capture.
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 run()
         except BaseException:
-            # Without this, the generator would stay in the state of a capture.
+            # Without this call, the generator would stay in the state of a capture.
             generator.graphsafe_set_state(before)
             raise
         if not torch.equal(drawn, torch.get_rng_state()):
@@ -168,19 +175,19 @@ class GraphCapture:
 
 
 class StepGraphs:
-    """Training by captured steps, with one graph for each shape of batch.
+    """The training steps of a network, with one captured step for each shape of batch.
 
     Args:
         step: The eager step.
         metrics: The training metrics.
         reason: Why training must be eager; None: steps are captured.
-        capture: Captures the work of a step; None: a `GraphCapture` does this.
+        capture: Captures the GPU work of a function, and returns a function that replays the work;
+            None: a `GraphCapture` is used.
 
     Attributes:
         reason: Why training is eager; None: steps are captured.
-        shapes: The shapes of which one batch was trained eagerly. The next batch of a shape is
-            captured.
-        captured_sizes: The batch sizes that were captured.
+        shapes: The shapes of the batches so far. The first batch of each shape is trained eagerly.
+        captured_sizes: The batch sizes for which a step was captured.
         captured: The captured step of each shape.
     """
 
@@ -222,9 +229,9 @@ class StepGraphs:
         )
 
     def release(self) -> None:
-        """Free the memory of all graphs. After that, no further step can be captured.
+        """Free the memory of all graphs; no further step can be captured afterwards.
 
-        The memory pool that the graphs share is freed with the last graph.
+        The graphs share a memory pool, and this pool is freed with the last graph.
         """
         self.captured.clear()
         self.step.optimizer.zero_grad()
@@ -235,7 +242,7 @@ class StepGraphs:
         loss = self._train_eagerly(batch, margin)
         changed = list_numbers(self.step).items() - before.items()
         if names := sorted(name for name, _ in changed if name in before):
-            # A replay runs no Python code, so it would use the numbers of the capture.
+            # A replay runs no Python code, so each replay would use the numbers of the capture.
             self._give_up(f"each step changes Python numbers: {', '.join(names)}")
         return loss
 
@@ -276,11 +283,12 @@ class StepGraphs:
     def _train_copy(
         self, batch: Batch, margin: float | None
     ) -> tuple[TrainingStep, Losses, list[Tensor]] | None:
-        """Train a copy of the network on a batch, eagerly.
+        """Copy the network, and train the copy eagerly on a batch.
 
         Returns:
-            The step of the copy, the losses of the step, and the parameters before the step. None:
-            the network cannot be copied, and training continues eagerly.
+            None if this fails; all further training is then eager. Otherwise three values: the
+            eager step of the copy, which has trained on the batch; the losses of this step; and the
+            parameters of the network before the step.
         """
         device = self.step.device
         try:
@@ -314,18 +322,19 @@ def find_difference(
 ) -> str | None:
     """Compare a captured step with an eager step, and describe the first large difference.
 
-    A difference is large if rounding cannot explain it, see TOLERANCE and UPDATE_TOLERANCE.
+    Losses, gradients and changes of the parameters are compared. A difference is large if its norm
+    exceeds TOLERANCE or UPDATE_TOLERANCE, so that rounding cannot explain the difference.
 
     Args:
-        eager: The eager step of a copied network, after the step trained on a batch.
+        eager: The eager step of a copy of the network, after the copy was trained on a batch.
         eager_loss: The loss of the eager step.
-        captured: The captured step, after it trained on the same batch.
+        captured: The captured step, after the network was trained on the same batch.
         loss: The loss of the captured step.
         before: The parameters before both steps.
 
     Returns:
-        The first large difference, in words. None: there is no such difference, or neither of the
-        losses is finite.
+        The first large difference, in words. None: there is no large difference, or both losses are
+        infinite or NaN.
     """
     if not (eager_loss.isfinite() or loss.isfinite()):
         return None
@@ -358,17 +367,18 @@ def _compare(name: str, expected: Tensor, actual: Tensor, tolerance: float) -> s
 def _describe_shape(batch: Batch, margin: float | None) -> Shape:
     """Return the shapes and types of a batch, and whether the loss has a margin.
 
-    The types are included, because a copy into tensors of another type would round the values.
+    The types are included, because static tensors of another type would round the values of the
+    batch.
     """
     tensors = (None if one is None else (one.shape, one.dtype) for one in batch[:3])
     return (*tensors, margin is None)
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or of the message of an earlier error.
+    """Return the first line of the message that says why a step failed.
 
     If a step fails during its capture, torch raises a second error at the end of the capture. The
-    first error, which is the context of the second error, says why.
+    first error is the context of the second error, and its message is returned.
     """
     cause = error.__context__ or error
     return (str(cause).splitlines() or [type(cause).__name__])[0]

@@ -1,4 +1,4 @@
-"""The LightningModule that trains one network on one objective, and the Trainer that runs it.
+"""The LightningModule that trains and tests one network, and the use of Lightning's Trainer.
 
 Shape letters: B batch, N classes, M test examples, L classes shown in one image.
 """
@@ -31,8 +31,8 @@ from capsweep.training import devices
 from capsweep.training.graphs import StepGraphs, print_reason
 from capsweep.training.step import Objective, SplitMetrics, TrainingStep, autocast
 
-OFF, NO_GPU = "trainer.graphs=off", "no GPU"  # reasons for eager steps that are not printed
-# Lightning uses deprecated functions of torch, and looks for `srun`, which we do not use.
+OFF, NO_GPU = "trainer.graphs=off", "no GPU"  # these reasons for eager steps are not printed
+# Lightning uses deprecated functions of torch, and recommends `srun`, which we do not use.
 IGNORED_WARNINGS = (
     ".*LeafSpec.*is deprecated",
     "The `srun` command is available",
@@ -40,10 +40,10 @@ IGNORED_WARNINGS = (
 
 
 class CapsuleTask(LightningModule):
-    """A network with its objective and its optimiser, which Lightning trains and tests.
+    """A network with its objective and its optimiser, in the form that Lightning trains and tests.
 
-    Random numbers inside an epoch, for example for dropout, depend only on seed and epoch. So a
-    checkpoint need not contain the state of the random generator.
+    Random numbers inside an epoch, for example for dropout, depend only on the cell's seed and the
+    epoch. So a checkpoint need not contain the state of the random generator.
 
     Args:
         network: The network.
@@ -57,13 +57,14 @@ class CapsuleTask(LightningModule):
         make_optimizer: Makes the optimiser of a network.
         config: The configuration of the cell.
         graphs: `trainer.graphs`, "auto" or "off".
-        parts: Evaluates batches in parts that fit into the memory of a training batch.
+        parts: Splits evaluation batches into parts that need about as much memory as a training
+            step.
         captured: Trains by captured steps (CUDA graphs) if possible, else eagerly; None before
             training.
-        metrics: The metrics of the splits "train", "val" and "test". Their sums are on the device.
-        losses: The losses of the steps since the last point, on the device.
-        steps: The number of steps of the whole training; 0 before training.
-        epoch_metrics: The metrics that were measured last, by name.
+        metrics: The metrics of each of the splits "train", "val" and "test".
+        losses: The losses of the steps since the last row of steps.jsonl, on the device.
+        steps: The number of optimiser steps of the whole training; 0 before training.
+        epoch_metrics: The last value of each metric, by names such as "val/error".
         test_outputs: Scores and labels of each test batch.
     """
 
@@ -148,20 +149,21 @@ class CapsuleTask(LightningModule):
         closure()
 
     def on_train_epoch_start(self) -> None:
-        """Seed torch with a function of the cell's seed and the epoch."""
-        # Earlier versions had a rank in place of the 0. With the 0, their runs can be repeated.
+        """Seed torch with a value that is computed from the cell's seed and the epoch."""
+        # Earlier versions passed the rank of the process as the last argument. With 0, the rank of
+        # a single process, the runs of earlier versions can be repeated.
         torch.manual_seed(seed_of(self.config["seed"], "epoch", self.current_epoch, 0))
         self.losses.clear()
 
     def average_losses(self, step: int) -> float:
-        """Return the mean loss of the steps since the last call; this waits for the device.
+        """Wait for the device, and return the mean loss of the steps since the last call.
 
         Args:
             step: The number of optimiser steps so far.
 
         Raises:
-            NonFiniteLossError: If a loss is not finite. The message names the first step with such
-                a loss.
+            NonFiniteLossError: If a loss is not finite. The message names the first step whose loss
+                is not finite.
         """
         losses = torch.stack(self.losses).tolist()
         self.losses.clear()
@@ -195,7 +197,10 @@ class CapsuleTask(LightningModule):
         self._collect_metrics("test")
 
     def collect_predictions(self) -> tuple[Tensor, Tensor]:
-        """Return scores [M, N] and labels, [M] or [M, L], of all test examples, on the CPU."""
+        """Return the scores and the labels of all test examples, on the CPU.
+
+        The scores are [M, N]. The labels are [M], or [M, L] if images show several classes.
+        """
         scores, labels = zip(*self.test_outputs, strict=True)
         return torch.cat(scores).cpu(), torch.cat(labels).cpu()
 
@@ -215,7 +220,10 @@ class CapsuleTask(LightningModule):
         self.epoch_metrics |= measured
 
     def _evaluate(self, split: str, batch: Batch) -> Tensor:
-        """Evaluate a batch in parts that fit into memory, and return the scores [B, N]."""
+        """Add a batch to the metrics of a split, and return the scores [B, N] of the batch.
+
+        The batch is evaluated in parts that fit into memory.
+        """
         scores = []
         with autocast(self.config["precision"], self.device):
             for part, losses in self.parts.evaluate(batch, partial(self.objective, self.network)):
@@ -237,17 +245,17 @@ def decay_continuously(
 ) -> float:
     """Compute the factor that multiplies the learning rate at an optimiser step.
 
-    The factor is rate ** (step / steps), but at least floor / lr. In the first `warmup` steps, the
-    factor is also multiplied by a ramp that rises linearly to 1. The code of the authors of
-    "Dynamic Routing Between Capsules" uses the same decay: `tf.train.exponential_decay` with
+    The factor is ramp * max(rate ** (step / steps), floor / lr), where ramp is
+    min(1, (step + 1) / warmup), or 1 if `warmup` is 0. The code of the authors of "Dynamic Routing
+    Between Capsules" uses the decay rate ** (step / steps) too: `tf.train.exponential_decay` with
     `staircase=False`.
 
     Args:
-        step: The number of the step, from 0.
-        lr: The learning rate at the beginning, which the factor multiplies.
-        rate: The factor after `steps` steps.
-        steps: The number of steps after which the learning rate is multiplied by `rate`.
-        floor: The smallest learning rate.
+        step: The index of the optimiser step, from 0.
+        lr: The initial learning rate. The factor multiplies this learning rate.
+        rate: The decay of the learning rate in every `steps` steps.
+        steps: The number of steps in which the learning rate is multiplied by `rate`.
+        floor: The smallest learning rate after the ramp.
         warmup: The number of steps of the ramp.
     """
     risen = min(1.0, (step + 1) / warmup) if warmup else 1.0
@@ -257,13 +265,18 @@ def decay_continuously(
 def fit_and_test(
     task: CapsuleTask, splits: PreparedSplits, callbacks: list[Callback], resume: Path | None
 ) -> None:
-    """Train a task, and test it after the last epoch.
+    """Train the network of a task, and test the network after the last epoch.
+
+    Exceptions of the callbacks are passed on.
 
     Args:
-        task: The task.
+        task: The task of a cell.
         splits: The splits of the data set, on the device.
         callbacks: Lightning callbacks.
         resume: The checkpoint from which training continues; None: training starts at epoch 0.
+
+    Raises:
+        NonFiniteLossError: If a loss or a metric is not finite.
     """
     config = task.config
     limit = config["limit_batches"] or 1.0
@@ -271,7 +284,7 @@ def fit_and_test(
         max_epochs=config["epochs"],
         accelerator=devices.choose_device(config).type,
         devices=1,
-        # LightningEnvironment keeps Lightning from detecting an unrelated Slurm job.
+        # With LightningEnvironment, Lightning does not detect an unrelated Slurm job.
         plugins=[LightningEnvironment(), AtomicCheckpoints()],
         callbacks=callbacks,
         limit_train_batches=limit,

@@ -18,8 +18,8 @@ from capsweep.tracking import content
 from capsweep.tracking.content import Labels
 
 PACKAGES = "torch torchvision pytorch-lightning torchmetrics hydra-core numpy h5py ray wandb"
-# Overrides that name folders, clusters and accounts. They decide no number, and are left out of the
-# provenance, so that a published ledger does not contain them.
+# Overrides that name folders, clusters and accounts. These overrides do not change results. They
+# are left out of the provenance, so that a published ledger does not contain them.
 LOCAL_OVERRIDES = ("places.", "cluster.", "cluster=", "logger.entity=")
 # Device files of GPU drivers: NVIDIA's, AMD's, and NVIDIA's inside WSL.
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")

@@ -38,14 +38,14 @@ class Job:
         cpu: The number of processor cores that the scheduler reserves for the job.
         gpu: The number of GPUs that the scheduler reserves for the job. A number below 1 is a share
             of one GPU.
-        dead_claim: The text `Claim.last_sign` of an earlier claim on the cell, if the process that
-            made the claim is known to have ended; empty: there is no such claim.
+        dead_claim: `Claim.last_sign` of a claim on the cell whose owner is known to have ended.
+            This claim may be taken over. Empty: there is no such claim.
         is_calibration: Whether to train only a few steps, and to store only their time and memory.
         result_extras: Further keys and values for the result.
-        code: The driver's hash of the code that decides the cell's numbers; None: the job runs in
-            the driver itself.
-        leave_at: A Unix time in seconds. The cell ends after the epoch that is running at this
-            time; None: there is no such limit.
+        code: The hash of the code that computes the cell's results, as the driver computed it;
+            None: the job runs in the driver itself.
+        leave_at: A Unix time in seconds. The run ends after the epoch that is running at this time,
+            and its checkpoint is kept; None: there is no such limit.
     """
 
     cell: Cell
@@ -77,11 +77,11 @@ class Outcome:
     Attributes:
         result: The result of a finished cell, or the measurement of a calibration.
         cause: The cause of a failure, in one line.
-        elsewhere: A message that names the other process that runs the cell.
+        elsewhere: If another process runs the cell, a message about this process.
         stopped: Whether a search ended the cell early.
-        paused: Why the job ended without a result and without a failure. The cell can continue
-            later from its checkpoint.
-        ends_sweep: Whether the reason in `paused` ends the whole sweep: no other job may start.
+        paused: Why the job ended without a result, although nothing failed. The cell can be run
+            again later. Empty: the job did not end in this way.
+        ends_sweep: Whether no other job of the sweep may start, for the reason in `paused`.
     """
 
     result: dict[str, Any] | None = None
@@ -111,16 +111,21 @@ def run_job(job: Job, hooks: RunHooks) -> Outcome:
 
 
 def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
-    """Run the cell of a job; if the cell is finished, return the result from the ledger.
+    """Run the cell of a job and return the result, or return a stored result from the ledger.
 
-    The key `rerun` decides whether a finished cell is run again: "never", "stale" (if other code
-    computed the result) or "always". If an earlier run of the same code was interrupted, training
-    continues from its resume.ckpt. If the checkpoint is damaged, or comes from other code, it is
-    removed, and a line on stderr says so. A failure is written to error.txt and raised.
+    The key `rerun` of the configuration decides whether a finished cell is run again:
+
+    - "never": a finished cell is not run again.
+    - "stale": a finished cell is run again if other code computed the result.
+    - "always": a finished cell is run again.
+
+    If an earlier run of the same code was interrupted, training continues from resume.ckpt. If this
+    checkpoint is damaged, or comes from other code, the checkpoint is removed, and a line on stderr
+    says so. A failure is written to error.txt and raised.
 
     Args:
         job: The job.
-        hooks: The hooks of the caller; None: no hooks.
+        hooks: Hooks with which the caller follows the epochs and ends the run early; None: none.
 
     Returns:
         The result of the cell; for a calibration, the measurement.
@@ -128,7 +133,7 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
     Raises:
         ConfigError: If a `_target_` may not be called. This is checked first, because the cell may
             come from an untrusted source.
-        CodeChangedError: If the code differs from the code of the driver.
+        CodeChangedError: If the code on this node differs from the code of the driver.
         ClaimedElsewhereError: If another process runs the cell.
         ClaimLostError: If another process took the cell over.
         LeftEarlyError: If a hook or SIGTERM ended the run early.
@@ -182,7 +187,11 @@ def _train_cell(
             tracker.log(row)
 
         def record_row(name: str, row: Row) -> None:
-            """Write a row to the ledger, then to W&B, unless another process took the cell over."""
+            """Write a row to the ledger and to W&B.
+
+            Raises:
+                ClaimLostError: If another process took the cell over. The row is not written.
+            """
             check_lease()
             directory.append_row(name, row)
             tracker.log(row)
@@ -213,7 +222,12 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
 
 @contextmanager
 def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[None]:
-    """Write a failure of the block to error.txt, and raise the exception again."""
+    """If the `with` block fails, write the failure to error.txt and raise the exception again.
+
+    Raises:
+        KeyboardInterrupt: Instead of SystemExit, which Lightning raises after Ctrl-C.
+        LeftEarlyError: Instead of any other failure after SIGTERM. Nothing is written.
+    """
     try:
         yield
     except SystemExit as error:  # Lightning raises SystemExit after Ctrl-C
@@ -222,12 +236,12 @@ def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[N
         raise  # not a failure: another process owns the folder, or the cell continues later
     except Exception as error:  # any exception is recorded and raised
         if hooks.is_stopping:
-            # Slurm sends SIGTERM to every process of a job, so reading batches fails.
+            # Slurm sends SIGTERM to every process of a job, so that reading batches can fail.
             raise LeftEarlyError("ended by SIGTERM; its last checkpoint is kept") from error
         with suppress(OSError):  # if the disk is full, the first error is raised
             directory.write_failure(error)
         raise
     finally:
-        # Trainer, module and data refer to each other. Without a collection, a worker that runs
-        # several cells would keep several data sets in memory.
+        # Trainer, module and data refer to each other. Without a garbage collection, a worker that
+        # runs several cells would keep several data sets in memory.
         gc.collect()

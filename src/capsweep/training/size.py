@@ -1,7 +1,7 @@
 """The cost of a cell: the computed size of its network, and the measured time of its steps.
 
-A calibration trains a few steps to measure the time; its caller stores the measurement. The drivers
-of sweeps import this module, so it imports torch only inside functions.
+A calibration trains a few steps to measure their time. The caller of `calibrate` stores the
+measurement. The drivers of sweeps import this module, so it imports torch only inside functions.
 """
 
 import gc
@@ -29,16 +29,19 @@ if TYPE_CHECKING:
 
 LABELS = "labels_per_image"
 STEPS, WARM_UP = 20, 3  # timed and untimed steps of a calibration
-BUSY = 4.0  # minimum seconds of timed steps on a GPU: NVML reports utilisation of the last second
+# Minimum time in seconds of all timed steps on a GPU. The time must be longer than one second,
+# because NVML reports the utilisation of the last second.
+BUSY = 4.0
 
 
 @dataclass(frozen=True)
 class Size:
-    """The numbers of parameters and of floating-point operations of a network."""
+    """The size of a network: its parameters and its floating-point operations."""
 
     parameters: int  # number of parameters
-    # Floating-point operations of the forward pass of one image, including the decoder if there is
-    # one. Only the multiplications and additions of matrix products and convolutions count.
+    # Floating-point operations of the forward pass of one image. Only the multiplications and
+    # additions in matrix products and convolutions are counted. If there is a decoder, it is
+    # included.
     flops: int
 
 
@@ -52,8 +55,8 @@ class Layer:
             called.
         parameters: The number of parameters.
         flops: Floating-point operations for one image, counted as in `Size`.
-        votes: The number of votes for one image: one for each pair of a child and a parent,
-            independent of the number of routing iterations.
+        votes: The number of votes for one image: one for each pair of a child and a parent. The
+            number does not depend on the number of routing iterations.
     """
 
     name: str
@@ -82,7 +85,7 @@ def measure_size(config: Mapping[str, Any]) -> Size:
 
 
 def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
-    """Return the modules of a canonical configuration's network, with their sizes.
+    """Compute the size of each module in the network of a canonical configuration.
 
     The first entry is the network itself. Containers such as Sequential are left out. One image
     passes through the network on the meta device, where torch computes only shapes.
@@ -127,7 +130,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = build.build_network(config)
         for layer in find_layers(network):
-            layer.impl = "reference"  # its FLOPs count for all implementations
+            layer.impl = "reference"  # the FLOPs of all implementations are counted as these
         names = {module: name for name, module in network.named_modules()}
 
         def enter_module(module: Any, *_: Any) -> None:
@@ -165,17 +168,22 @@ def _cache_key(config: Mapping[str, Any]) -> str:
 
 
 def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
-    """Measure the time and memory of a cell in a few training steps.
+    """Measure the time and memory of a cell in a few training steps and a test batch.
 
-    The cell's network is trained on the cell's data: WARM_UP steps for warm-up, and then `steps`
-    timed steps. On a GPU, further steps are timed until all timed steps took BUSY seconds. No file
-    is written. At the end, the random state and the number of threads are restored, and memory is
-    freed.
+    The cell's network is trained on the cell's data, first for WARM_UP untimed steps, then for
+    `steps` timed steps. On a GPU, more steps are timed until all timed steps together took BUSY
+    seconds. No file is written. At the end, the random state and the number of threads are
+    restored, and memory is freed.
 
     Args:
         cell: The cell.
         places: The folders on this node.
         steps: The minimum number of timed steps.
+
+    Raises:
+        ConfigError: If this node has no device for the cell, or if the network, loss or optimiser
+            cannot be built with the settings of the cell.
+        DataError: If the data cannot be used.
     """
     from capsweep.runtime.lightning import isolate_rng
     from capsweep.training.devices import using_threads
@@ -227,7 +235,10 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
 
 
 def _time_training(task: "CapsuleTask", loader: "BatchLoader", steps: int) -> list[float]:
-    """Return the seconds of each step after the warm-up, including the work on the device."""
+    """Train, and return the seconds of each step after the warm-up.
+
+    The seconds include the work on the device.
+    """
     # The task keeps the graphs, so that their memory is measured too.
     captured = task.captured = task.make_graphs(task.make_optimizer(task.network))
     margin = task.objective.margin_at(0, 1)

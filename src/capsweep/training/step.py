@@ -1,6 +1,7 @@
 """The objective of a batch, an eager training step on one device, and the metrics of a split.
 
-Shape letters: B batch, N classes, L classes shown in one image, C H W image.
+Shape letters: B batch, N classes, L classes shown in one image, C channels, H height and W width of
+an image.
 """
 
 import copy
@@ -17,7 +18,8 @@ from capsweep.errors import DataError
 from capsweep.model.losses import reconstruction_loss
 
 Classification = Callable[..., Tensor]
-# An intensity counts as zero if it rounds to zero in eight bits; a sigmoid is never exactly zero.
+# The sigmoid at the decoder's output is never exactly zero. An intensity below this value counts as
+# zero, because it rounds to zero in eight bits.
 SMALLEST_INTENSITY = 0.5 / 255
 
 
@@ -26,9 +28,9 @@ class Losses(NamedTuple):
 
     Attributes:
         total: The loss that is minimised, a scalar.
-        reconstruction: The reconstruction loss, without its weight: squared pixel errors, summed
-            over the pixels and the L digits of an image, and averaged over the batch. None: the
-            weight of the reconstruction loss is 0.
+        reconstruction: The reconstruction loss before it is multiplied by its weight: squared pixel
+            errors, summed over the pixels and the L digits of an image, and averaged over the
+            batch. None: the weight of the reconstruction loss is 0.
         scores_BN: The scores of the classes.
         drawn_BLCHW: The reconstructions of the decoder; None: the weight of the reconstruction loss
             is 0.
@@ -45,15 +47,16 @@ class Objective:
     """The objective of training: classification loss + weight * reconstruction loss.
 
     The decoder gets the capsule of the true class, in training and in testing, as in section 4.1 of
-    "Dynamic Routing Between Capsules" and in its authors' code. If an image shows several classes,
-    the decoder draws one picture for each class (section 6.2). For each picture, the decoder gets
-    only the capsule of this class. The errors of the pictures are added.
+    "Dynamic Routing Between Capsules" and in the code of its authors. If an image shows several
+    classes, the decoder draws one picture for each class (section 6.2). For each picture, the
+    decoder gets only the capsule of the picture's class. The errors of the pictures are added.
 
     Attributes:
-        classification: Computes the classification loss from scores and one-hot targets.
+        classification: Computes the classification loss from scores or logits, and from one-hot
+            targets.
         reconstruction_weight: The weight of the reconstruction loss; 0: no reconstruction.
-        on_logits: Whether the classification loss gets the logits of the network, and not its
-            scores. If a network returns no logits, the loss gets the scores.
+        on_logits: Whether the classification loss gets logits instead of scores. If a network
+            returns no logits, the loss gets the scores.
     """
 
     classification: Classification
@@ -64,8 +67,8 @@ class Objective:
         """Return the margin of the loss at a step, or None if the margin does not grow.
 
         Args:
-            step: The number of the step, from 0.
-            steps: The number of steps of the whole training.
+            step: The index of the optimiser step, from 0.
+            steps: The number of optimiser steps of the whole training.
         """
         margin_at: Any = getattr(self.classification, "margin_at", None)
         return None if margin_at is None else margin_at(step, steps)
@@ -78,12 +81,12 @@ class Objective:
         Args:
             network: The network.
             batch: The batch.
-            margin: The margin of the loss at this step, see `margin_at`, as a number or a scalar
-                tensor; None: the margin at the end of training.
+            margin: The margin of the loss at this step, as returned by `margin_at` or as a scalar
+                tensor. None: a margin that grows has its value at the end of training.
 
         Raises:
-            DataError: If images show several classes, and the batch does not have a separate
-                picture of each class, which the reconstruction loss needs.
+            DataError: If there is a reconstruction loss, and images show several classes, but the
+                batch has no separate picture of each class.
         """
         output = network(batch.images_BCHW)
         scores_BN = output.scores_BN.float()
@@ -114,7 +117,10 @@ class Objective:
         return Losses(total, reconstruction, scores_BN, drawn_BLCHW)
 
     def _draw_digits(self, decoder: nn.Module, pose_BJD: Tensor, labels_BL: Tensor) -> Tensor:
-        """Draw all digits of all images in one pass of the decoder, and return [B, L, C, H, W]."""
+        """Draw each digit of each image, in one pass of the decoder; the result is [B, L, C, H, W].
+
+        For each digit, the decoder gets only the capsule of the digit's class.
+        """
         only_BLN = torch.zeros(*labels_BL.shape, pose_BJD.shape[1], device=labels_BL.device)
         only_BLN.scatter_(2, labels_BL[..., None], 1.0)
         digits = labels_BL.shape[1]
@@ -131,9 +137,9 @@ class TrainingStep:
         objective: Computes the loss of a batch.
         optimizer: The optimiser of the network's parameters.
         make_optimizer: Makes an optimiser of the same kind for a copy of the network.
-        clip_norm: A gradient with a larger norm is scaled down to this norm; None: gradients are
-            not clipped.
-        precision: `precision` of the configuration: "32", "tf32" or "bf16-mixed".
+        clip_norm: If the norm of all gradients together is larger, they are scaled down to this
+            norm. None: gradients are not clipped.
+        precision: The key `precision` of the configuration: "32", "tf32" or "bf16-mixed".
     """
 
     network: nn.Module
@@ -149,7 +155,7 @@ class TrainingStep:
         return next(self.network.parameters()).device
 
     def __call__(self, batch: Batch, margin: float | Tensor | None = None) -> Losses:
-        """Train on a batch, and return the losses from before the update of the weights."""
+        """Train on a batch, and return the losses that were computed before the update."""
         with autocast(self.precision, self.device):
             losses = self.objective(self.network, batch, margin)
         self.optimizer.zero_grad()
@@ -163,8 +169,8 @@ class TrainingStep:
     def _round_rates(self) -> None:
         """Round the learning rates of an optimiser on a GPU to float32.
 
-        Captured steps read learning rates from float32 tensors. With the rounding, eager steps use
-        exactly the same learning rates.
+        Captured steps read learning rates from float32 tensors. Because of the rounding, eager
+        steps use exactly the same learning rates.
         """
         for group in self.optimizer.param_groups if self.device.type == "cuda" else ():
             if not isinstance(group["lr"], Tensor):
@@ -178,7 +184,11 @@ class TrainingStep:
         return replace(self, network=network, optimizer=optimizer)
 
     def take_over(self, other: "TrainingStep") -> None:
-        """Copy the parameters, buffers and optimiser state of `other`, a copy of this step."""
+        """Overwrite parameters, buffers and optimiser state with those of `other`.
+
+        Args:
+            other: A step that `copy` returned.
+        """
         # A state_dict would not contain buffers that are not persistent.
         with torch.no_grad():
             for tensor, taken in zip(*map(_list_tensors, (self, other)), strict=True):
@@ -223,14 +233,15 @@ class SplitMetrics:
     The metrics are:
 
     - loss: the total loss.
-    - error: the fraction of images that are classified wrongly. An image is right if the L most
-      active classes are exactly the L classes in the image, as in section 6.2 of "Dynamic Routing
-      Between Capsules".
-    - reconstruction: the reconstruction loss, without its weight.
-    - at_least_one, only for images of several classes: the fraction of images with at least one of
-      their classes among the L most active.
-    - segmentation, only for images of several classes and with a decoder: the intersection over
-      union of the pixels of drawn and true digits, see `measure_overlap`.
+    - error: the fraction of images that are classified wrongly. An image is classified correctly if
+      the L classes with the highest scores are exactly the L classes in the image, as in section
+      6.2 of "Dynamic Routing Between Capsules".
+    - reconstruction: the reconstruction loss before it is multiplied by its weight.
+    - at_least_one: the fraction of images for which at least one of the L classes with the highest
+      scores is in the image. This metric exists only if images show several classes.
+    - segmentation: the mean of `measure_overlap` over the true digits; 0 for each digit whose class
+      is not among the L classes with the highest scores. This metric exists only if images show
+      several classes and there is a decoder.
 
     The sums stay on the device in float64 until `compute` is called, so that a step does not wait
     for the device.
@@ -251,9 +262,10 @@ class SplitMetrics:
         self.add_sums(losses, batch)
 
     def add_sums(self, losses: Losses, batch: Batch) -> None:
-        """Add one batch to the sums on the device; the caller adds to `images`.
+        """Add one batch to the sums on the device, but not to `images`.
 
-        A replay of a captured step repeats only work on the device, such as these sums.
+        The caller adds the number of images, because a replay of a captured step repeats only work
+        on the device.
         """
         count = len(batch.labels)
         self._add("loss", losses.total.detach(), count)
@@ -272,10 +284,10 @@ class SplitMetrics:
             self._add("segmentation", (overlap_BL * detected_BL).sum(dtype=torch.float64))
 
     def compute(self, split: str) -> dict[str, float]:
-        """Return the metrics, named `split/loss` and so on, and set the sums to zero.
+        """Return the metrics by name, such as "val/loss" for the split "val", and reset the sums.
 
-        This waits for the device. The tensors of the sums are kept and filled with zeros, because
-        captured steps add to these tensors.
+        The call waits for the device. The tensors of the sums are kept and filled with zeros,
+        because captured steps add to these tensors.
         """
         counts = {name: self.images for name in self.sums}
         if "segmentation" in counts:
@@ -298,21 +310,28 @@ class SplitMetrics:
 
 
 def is_detected(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:
-    """Return whether each shown class is among the L most active classes, as [B, L]."""
+    """Return whether each class in an image is among the L classes with the highest scores.
+
+    The result is [B, L].
+    """
     active_BL = scores_BN.topk(labels_BL.shape[1], dim=1).indices
     return (labels_BL[:, :, None] == active_BL[:, None, :]).any(dim=2)
 
 
 def measure_overlap(drawn_BLCHW: Tensor, digit_BLCHW: Tensor) -> Tensor:
-    """Compute the intersection over union [B, L] of the nonzero pixels of drawn and true digits.
+    """Compute the intersection over union of the nonzero pixels of drawn and true digits.
 
     In section 6.2 of "Dynamic Routing Between Capsules", a pixel belongs to a digit if the digit's
-    reconstruction is not zero at this pixel. In the paper, a digit whose class is not among the L
-    most active has no reconstruction, so the caller counts the overlap of such a digit as 0.
+    reconstruction is not zero at this pixel. In the paper, a digit has no reconstruction if its
+    class is not among the L classes with the highest scores. The caller therefore counts the
+    overlap of such a digit as 0.
 
     Args:
         drawn_BLCHW: The reconstructions.
         digit_BLCHW: The true digits.
+
+    Returns:
+        The overlap of each digit, [B, L].
     """
     drawn, true = drawn_BLCHW >= SMALLEST_INTENSITY, digit_BLCHW > 0
     both_BL = (drawn & true).flatten(2).sum(dim=2)

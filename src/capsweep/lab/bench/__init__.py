@@ -1,8 +1,8 @@
 """The benchmarks of `make bench`: measured numbers beside their bars, as tables or on a page.
 
-A bar is a limit that a number must keep. A benchmark is a function `measure_NAME(is_quick)` in a
-module of this package, which returns a BenchReport. With `is_quick`, sizes are tiny, to test only
-that the benchmark runs.
+A bar is the limit for a measured number. A benchmark is a function `measure_NAME(is_quick)` in a
+module of this package. The function returns a `BenchReport`. If `is_quick` is true, sizes are tiny,
+to test only that the benchmark runs.
 """
 
 import os
@@ -23,7 +23,7 @@ from capsweep.training import provenance
 
 THREADS = 2  # the bars on a CPU are for two cores
 LONGEST = 120  # an exception's message is cut to this number of characters
-# Columns that are printed, but left out on a page.
+# Columns of the printed tables that are left out on a page.
 DETAILS = {"over bmm", "images/s", "peak MB", "extra MB", "error", "memory over before"}
 Row = Mapping[str, Any]  # values by column
 Bar = tuple[str, str, str, float]  # case, candidate, column, and the smallest allowed value
@@ -56,14 +56,14 @@ class Measurement:
         return "kept" if is_kept else "MISSED"
 
     def as_row(self) -> tuple[str, ...]:
-        """Return this number's row in the table of bars: name, value, bar and verdict."""
+        """Return the measurement as a row of the table of bars: name, value, bar and verdict."""
         unit = self.unit if self.unit == "x" else f" {self.unit}"
         value = grid.MISSING if self.value is None else f"{_format(self.value)}{unit}"
         side = "≥" if self.at_least else "≤"
         return self.what, value, "" if self.bar is None else f"{side}{self.bar:,g}", self.verdict
 
     def as_line(self) -> str:
-        """Return this number and its bar as a Markdown list item; mark a missed bar as MISSED."""
+        """Return the measurement as an item of a Markdown list; mark a missed bar as MISSED."""
         what, value, bar, verdict = self.as_row()
         return f"- {what}: {value} ({bar}{', MISSED' if verdict == 'MISSED' else ''})"
 
@@ -73,9 +73,9 @@ class BenchReport:
     """The results of one benchmark.
 
     Attributes:
-        numbers: Measured numbers, each a row of the table of bars.
-        rows: Timings, each as {column: value}. Consecutive rows with the same columns form one
-            table.
+        numbers: Measurements. Each one becomes a row of the table of bars.
+        rows: Rows of the other tables, each as {column: value}. Consecutive rows with the same
+            columns form one table.
     """
 
     numbers: list[Measurement] = field(default_factory=list)
@@ -83,7 +83,7 @@ class BenchReport:
 
     @contextmanager
     def catching(self, candidate: str) -> Iterator[None]:
-        """Record an exception in the block as a missed bar, so that other candidates still run.
+        """Record an exception of the `with` block as a missed bar, so that the benchmark continues.
 
         Args:
             candidate: Name of the candidate, for the report.
@@ -95,13 +95,17 @@ class BenchReport:
             self.numbers.append(Measurement(f"{candidate}: {cause}", 1.0, "fault", 0))
 
     def find(self, case: str, candidate: str, column: str) -> float | None:
-        """Return a column's value in the first row of a case and candidate, or None."""
+        """Return a column's value in the first row with this case and candidate, else None."""
         names = case, candidate
         here = (r.get(column) for r in self.rows if (r.get("case"), r.get("candidate")) == names)
         return next(here, None)
 
     def judge(self, bars: Iterable[Bar]) -> None:
-        """Add a number for each bar, from the first row with the bar's case and candidate."""
+        """Add a `Measurement` to `numbers` for each bar; the bar is a lower limit.
+
+        The value is that of the bar's column in the first row with the bar's case and candidate. It
+        is None if there is no such row.
+        """
         for case, name, column, bar in bars:
             unit = "x" if column.startswith("over ") else column
             value = self.find(case, name, column)
@@ -110,9 +114,10 @@ class BenchReport:
     def judge_worst(
         self, column: str, unit: str, bar: float | None, at_least: bool = False
     ) -> None:
-        """Add the worst number of a column with a bar; add nothing if the column has no numbers.
+        """Add a `Measurement` of the worst number in a column, unless the column has no numbers.
 
-        The name of the new number has the column, and the values before the first float in the row.
+        The name of the measurement begins with the name of the column. Then come the values before
+        the first float in the row of the worst number.
 
         Args:
             column: Name of the column in the rows.
@@ -130,9 +135,10 @@ class BenchReport:
     def format_page(self) -> str:
         """Return the report as a list in Markdown, for a page.
 
-        The list has the numbers with a bar. For each case with several candidates it also has an
-        item for each column, with the numbers of all candidates. Columns of DETAILS are left out,
-        and so are columns with the same value in all rows.
+        The list has an item for each measurement with a bar. For each table that has several rows
+        but only one case, the list also has an item for each column of floats. This item has the
+        numbers of all rows. Columns of DETAILS are left out, and so are columns with the same value
+        in all rows.
         """
         lines = [one.as_line() for one in self.numbers if one.bar is not None]
         for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):
@@ -146,7 +152,7 @@ class BenchReport:
         return "\n".join(lines)
 
     def make_tables(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
-        """Return header and rows of each table: first the table of bars, then those of timings."""
+        """Return the header and the rows of each table; the table of bars is the first."""
         bars = [one.as_row() for one in self.numbers]
         tables: list[Any] = [(("what", "measured", "must", ""), bars)]
         for header, rows in groupby(self.rows, key=list):
@@ -155,7 +161,7 @@ class BenchReport:
 
 
 def _format(value: Any) -> str:
-    """Format a number with three significant digits; round numbers from 100 on to integers."""
+    """Format a value; a float gets three significant digits, or no decimals if |value| >= 100."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return grid.format_value(value)
@@ -179,7 +185,7 @@ def time_call(call: Callable[[], object]) -> float:
 
 
 def describe_conditions() -> str:
-    """Return one line with the date, the code, the hardware, its load, and the version of torch.
+    """Return one line with the date, the code, the hardware, the load, and the version of torch.
 
     Call this function before a benchmark, because the benchmark itself raises the load.
     """

@@ -1,11 +1,10 @@
 """A fair comparison of candidates: separate processes, equal results, and timing in turns.
 
-Each candidate has its own process, because candidates would disturb each other in a common process:
-memory that one candidate has freed can make the calls of the next candidate faster, and the process
-has a single memory peak for all candidates. Before a candidate is timed, its results must agree
-with a reference. The error of a tensor is its largest difference from the reference, divided by the
-reference's largest absolute value. Candidates are timed alternately (A B A B), so that other
-programs on the machine slow down all candidates equally.
+Each candidate has its own process, because candidates would disturb each other in a common process.
+Memory that one candidate has freed can make the next candidate faster, and a process has only one
+memory peak. Before a candidate is timed, its results must agree with a reference. The error of a
+tensor x with the reference r is max |x - r| / max |r|. Candidates are timed alternately (A B A B),
+so that other programs on the machine slow down all candidates equally.
 """
 
 import math
@@ -25,10 +24,10 @@ from capsweep.lab.bench import BenchReport
 from capsweep.training import devices
 from capsweep.training.graphs import CHECKED
 
-Results = Mapping[str, Any]  # tensors, or arrays that came from another process
+Results = Mapping[str, Any]  # by name: tensors, or arrays from another process
 Seconds = dict[str, list[float]]  # by candidate, one number for each round
 BEFORE, MEMORY = "before", "memory over before"
-# The column `over NAME` says how many times faster a candidate is than one of these.
+# The column `over NAME` has (time of the baseline NAME) / (time of the candidate).
 BASELINES = ("textbook", "bmm", "fast", BEFORE, "direct", "dynamic")
 PAUSE = 0.03  # seconds before a timed call; OpenMP's threads stay busy for 10 ms after their work
 GPU_REPEATS = 10  # calls that are timed together, because a single call is too short
@@ -40,13 +39,13 @@ class Candidate:
 
     Attributes:
         prepare: Function that is called in the candidate's process. It returns the callable that is
-            timed. The callable has a method `compute_results`, which must return the results of the
-            reference.
+            timed. The callable also has a method `compute_results`. Its results must agree with
+            those of the reference.
         expected: Function that returns the results of the reference. It is called in the parent
             process.
         tolerance: Largest allowed error of the results.
-        keeps_memory: Whether the process keeps freed memory for later use on a CPU. The processes
-            of cells do so.
+        keeps_memory: Whether a process that computes on a CPU keeps freed memory for later use.
+            The processes of cells do so.
     """
 
     prepare: Callable[[], Any]
@@ -65,10 +64,12 @@ def compare(
 ) -> None:
     """Measure candidates, and add a row to the report for each candidate.
 
-    A candidate whose results differ from its reference gets a fault instead of a row.
+    If the results of a candidate differ from the reference, or if its first calls raise an
+    exception, the report gets a fault instead of a row.
 
-    In the rows, `peak MB` is the peak memory: the resident memory of the process, or on a GPU the
-    reserved memory. `extra MB` is the growth of this peak in the calls after the warm-up.
+    In the rows, `peak MB` is the largest memory in use since the warm-up: on a CPU the resident
+    memory of the process, on a GPU the memory that torch has reserved. `extra MB` is the amount by
+    which the timed calls raised this peak.
 
     Args:
         report: Report to which rows and faults are added.
@@ -110,7 +111,8 @@ def check_parity(expected: Results, results: Results, tolerance: float) -> float
     """Check that results agree with the expected results, and return the largest error.
 
     Raises:
-        ValueError: The error is above the tolerance.
+        KeyError: A tensor is missing in the results.
+        ValueError: The error is above the tolerance, or a tensor has another shape than expected.
     """
     name, error = find_largest_error(expected, results)
     if error > tolerance:
@@ -121,8 +123,8 @@ def check_parity(expected: Results, results: Results, tolerance: float) -> float
 def find_largest_error(expected: Results, results: Results) -> tuple[str, float]:
     """Return the name of the tensor with the largest error, and that error.
 
-    The error of a tensor is its largest difference from the expected tensor, divided by the largest
-    expected value. It is infinite if a value is not finite.
+    The error of a tensor x with the expected tensor e is max |x - e| / max |e|. The error is
+    infinite if x has a NaN.
 
     Raises:
         KeyError: A tensor is missing in the results.
@@ -134,7 +136,7 @@ def find_largest_error(expected: Results, results: Results) -> tuple[str, float]
 
 
 def _find_error(expected: Any, actual: Any) -> float:
-    """Return the largest difference of two tensors, divided by the largest expected value.
+    """Return max |actual - expected| / max |expected|; divide by 1 if all expected values are 0.
 
     Raises:
         ValueError: The tensor has another shape than expected.
@@ -171,14 +173,14 @@ def time_in_turns(
 
 
 def median_ratio(seconds: Seconds, slow: str, fast: str) -> float:
-    """Return how many times longer `slow` takes than `fast`, as the median of one ratio per round.
+    """Return the median over rounds of (seconds of `slow`) / (seconds of `fast`).
 
-    Each ratio is of two calls in the same round, which ran at almost the same time.
+    The two calls of a round ran at almost the same time.
     """
     return median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
 
 
-_prepared: list[Any] = []  # in a candidate's process: the callable, and the peak before timing
+_prepared: list[Any] = []  # in a candidate's process: the callable, and the first memory peak
 
 
 def _prepare_candidate(candidate: Candidate, threads: int) -> Results:
@@ -192,7 +194,7 @@ def _prepare_candidate(candidate: Candidate, threads: int) -> Results:
 
 
 def _warm_up() -> None:
-    """Call the candidate until its steps are captured; then start to measure the peak memory."""
+    """Call the candidate often enough to capture CUDA graphs; then start to measure memory."""
     for _ in range(1 + CHECKED):
         _prepared[0]()
     devices.start_memory_peak()

@@ -1,11 +1,11 @@
 """Speed and errors of two convolution methods on a CPU: direct and transformed.
 
-`direct` is torch's convolution. `transformed` transforms tiles of the image, which needs fewer
-products for large kernels. For the convolution of the paper's primary capsules, both methods are
-compared with a reference in float64. For many other sizes, both methods are timed, to check the
-rule by which `auto` chooses a method.
+`direct` is torch's convolution. `transformed` transforms tiles of the image, and needs fewer
+multiplications for large kernels. `auto` is the method that is expected to be faster. The
+convolution of the paper's primary capsules is timed with both methods, and the results are compared
+with a reference in float64. Many other sizes are timed too, to check the choice of `auto`.
 
-Shape letters: B batch, C channels, H W image.
+Shape letters: B batch, C channels, H height, W width.
 """
 
 from functools import partial
@@ -34,7 +34,8 @@ BARS = ((CASE, TRANSFORMED, "over before", 2.8),)
 TOLERANCE = 1e-5
 
 
-# Square kernels and images, no padding, and as many output channels as input channels.
+# Kernels and images are square. There is no padding. The input and the output have the same number
+# of channels.
 NAMES = ("channels", "kernel", "stride", "pixels", "images")
 PRIMARY, SMALL = (256, 9, 2, 20, 128), (4, 5, 1, 16, 4)
 WINDOWS = ((5, 1, 16), (5, 2, 20), (9, 1, 16), (9, 2, 20))
@@ -43,14 +44,14 @@ Sizes = tuple[int, int, int, int, int]
 
 
 class ConvolutionProblem:
-    """A convolution with random inputs, and random gradients of its output.
+    """A convolution with a random input, and a random gradient for its output.
 
-    The inputs are not negative, as after ReLU.
+    The input is not negative, as after ReLU.
 
     Args:
-        method: `direct` (torch's convolution), `transformed` (fewer products for large kernels), or
-            `auto` (the method that is expected to be faster).
-        sizes: Channels, kernel, stride, pixels along a side, and images.
+        method: `direct`: torch's convolution. `transformed`: fewer multiplications for large
+            kernels. `auto`: the method that is expected to be faster.
+        sizes: Number of channels, side of the kernel, stride, side of the image, number of images.
         dtype: Data type of all tensors.
     """
 
@@ -70,7 +71,7 @@ class ConvolutionProblem:
         self.inputs = features_BCHW.relu_().requires_grad_(), *self.convolution.parameters()
 
     def __call__(self) -> Results:
-        """Compute the output, and the gradients of image, weights and bias."""
+        """Compute the output, and the gradients with respect to image, weights and bias."""
         output_BCHW = self.convolution(self.inputs[0])
         gradients = torch.autograd.grad(output_BCHW, self.inputs, self.gradient_BCHW)
         results = output_BCHW, *gradients
@@ -87,9 +88,9 @@ class ConvolutionProblem:
 def measure_convolution(is_quick: bool = False) -> BenchReport:
     """Measure speeds and errors of direct and transformed convolutions on a CPU.
 
-    On a GPU the report is empty, because only CPUs transform convolutions. The candidate `before`
-    is the direct method in a process that returns freed memory to the system, as the processes of
-    cells did in earlier versions.
+    On a GPU the report is empty, because convolutions are transformed only on CPUs. The candidate
+    `before` uses the direct method, and its process returns freed memory to the system, as the
+    processes of cells did in earlier versions.
     """
     report, ways = BenchReport(), ((BEFORE, DIRECT), (DIRECT, DIRECT), (TRANSFORMED, TRANSFORMED))
     if bench.is_gpu():
@@ -121,7 +122,11 @@ def compute_expected(sizes: Sizes) -> Results:
 
 
 def choose_method(sizes: Sizes) -> Row:
-    """Measure both methods at one size; return a row with their times and the choice of `auto`."""
+    """Time both methods for the given sizes; return a row with times and the choice of `auto`.
+
+    Raises:
+        ValueError: The results of the two methods differ by more than TOLERANCE.
+    """
     problems = {way: ConvolutionProblem(way, sizes) for way in (DIRECT, TRANSFORMED)}
     check_parity(problems[DIRECT](), problems[TRANSFORMED](), TOLERANCE)
     calls = {way: partial(bench.time_call, problem) for way, problem in problems.items()}

@@ -1,10 +1,10 @@
-"""The speed of data: how many examples per second are composed, written to shards and read back.
+"""The speed of data: how many examples per second are composed, written to shards and read.
 
 Images have the size of MNIST. They show noise or the small digits of `dataset.source=digits`,
 because the speed does not depend on the pixels. Each rate comes from the median time of several
 calls. Calls that are compared take turns.
 
-Shape letters: N examples, C H W image.
+Shape letters: N examples, C channels, H height, W width.
 """
 
 import os
@@ -34,8 +34,8 @@ from capsweep.training.devices import using_threads
 
 BATCHES = (128, 1000)
 CORE_BAR = 300_000  # examples per second, on one core
-Timed = tuple[str, Callable[[], object], int]  # name, function, and least examples per second
-DEVICE_BAR = 2_000_000  # examples per second: 3 % of the time of a step at 60,000 images/s
+Timed = tuple[str, Callable[[], object], int]  # name, function, lowest allowed examples/s
+DEVICE_BAR = 2_000_000  # examples/s; composing then takes 3 % of a step at 60,000 images/s
 
 
 def make_noise(count: int) -> LabelledImages:
@@ -61,7 +61,7 @@ def measure_data(is_quick: bool = False) -> BenchReport:
 
 
 def compose_epoch(source: PairSource, examples: int, at_once: int) -> None:
-    """Compose all images of an epoch from pairs of digits, with their labels and positions.
+    """Compose all images of an epoch from pairs of digits, and the images of the single digits.
 
     All random numbers of the epoch are drawn before the first image is composed, as in training.
 
@@ -82,13 +82,13 @@ def measure_rates(
     """Time calls in turns, in this process with one thread.
 
     Args:
-        calls: Name, function and lowest allowed rate of each call.
+        calls: Name, function and lowest allowed rate (examples/s) of each call.
         examples: Number of examples that one call handles.
         budget: Minimum duration of all rounds together, in seconds.
         least: Minimum number of rounds.
 
     Returns:
-        A report of the examples per second of each call.
+        A report with the examples per second of each call.
     """
     with using_threads(1):
         timed = {name: partial(time_call, call) for name, call, _ in calls}
@@ -118,7 +118,7 @@ def measure_shards(is_quick: bool = False) -> BenchReport:
 
 
 def take_epoch(loader: ShardLoader) -> None:
-    """Read all batches of an epoch, and make the loader shuffle the next epoch differently."""
+    """Read all batches of an epoch, then set the loader to the next epoch."""
     for _ in loader:
         pass
     loader.sampler.set_epoch(loader.sampler.epoch + 1)

@@ -2,10 +2,10 @@
 
 The layer has the size of the routed layer of CapsNet on MNIST. The baseline `textbook` follows
 procedure 1 of "Dynamic Routing Between Capsules" line by line, as public PyTorch code does. It
-keeps every intermediate result as a tensor. The baseline `bmm` computes the same results with
-batched matrix products; it is the stronger baseline. Both baselines use autograd, and neither is a
-routing variant of this project. Extra memory is the growth of the process during a call; the inputs
-of the call do not count.
+keeps every intermediate result as a tensor. The baseline `bmm` computes the same results faster,
+with batched matrix products. Both baselines use autograd. They are not routing variants of this
+project. Extra memory is the growth of the process's memory during the calls. The inputs of the
+calls are not counted.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
 """
@@ -32,9 +32,9 @@ CORE_BARS = (
     (BOTH, "fast", "over bmm", 2.0),
 )
 GPU_BARS = ((BOTH, "fast", "over bmm", 1.0), (BOTH, "triton", "over fast", 1.0))
-MEMORY_BAR = 1 / 8  # largest extra memory of `fast`, as a fraction of that of `textbook`
+MEMORY_BAR = 1 / 8  # largest allowed (extra memory of `fast`) / (extra memory of `textbook`)
 Sizes = tuple[int, int, int, int, int, int]  # B, I, J, P, D, T
-TOLERANCE = 1e-3  # for float32, because the gradient of the weights is a sum over all images
+TOLERANCE = 1e-3  # large, because the gradient of the weights is a float32 sum over all images
 
 
 def route_by_textbook(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
@@ -57,8 +57,8 @@ def route_by_textbook(votes: Votes, num_iters: int, bias_JD: Tensor | None = Non
 def route_by_bmm(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
     """Route by procedure 1 with batched matrix products.
 
-    Votes are stored as [B, J, I, D], so that weighted sums and agreements are matrix products. The
-    first couplings are constant, and logits are updated in every iteration except the last.
+    Votes are stored as [B, J, I, D], so that weighted sums and agreements are matrix products. In
+    the first iteration all couplings are 1 / J. The last iteration does not update the logits.
     """
     votes_BJID = votes.dense().transpose(1, 2).contiguous()
     batch, parents, children, _ = votes_BJID.shape
@@ -80,10 +80,11 @@ def _sum_and_squash(coupling_BJ1I: Tensor, votes_BJID: Tensor, bias_JD: Tensor |
 
 
 def replace_routing(network: nn.Module, route: Route) -> None:
-    """Make all dynamic routing layers of a network use a baseline.
+    """Make all dynamic routing layers of a network use the routing function of a baseline.
 
-    A baseline gets the votes, the number of iterations and the bias. It ignores all other options
-    of a routing layer. If a network sets such options, its results differ from the reference.
+    The function gets the votes, the number of iterations and the bias. All other options of a
+    routing layer are ignored. If a network sets one of these options, its results differ from the
+    reference.
     """
     layers: list[Any] = [m for m in network.modules() if isinstance(m, dynamic.DynamicRouting)]
     for layer in layers:
@@ -97,12 +98,12 @@ MNIST_LAYER = (128, 1152, 10, 8, 16, 3)
 
 
 class RoutingProblem:
-    """Random votes, bias and output gradients, and a function that routes the votes.
+    """A routing function with random inputs, and with random gradients for its outputs.
 
     Args:
         route: Function that routes the votes.
-        sizes: Numbers of images, children and parents, sizes of a child pose and of a parent pose,
-            and the number of iterations.
+        sizes: Number of images, number of children, number of parents, size of a child pose, size
+            of a parent pose, number of iterations.
         case: FORWARD for the forward pass only, or BOTH for the forward and the backward pass.
         dtype: Data type of all tensors.
     """
@@ -128,14 +129,14 @@ class RoutingProblem:
         self.gradients = normal(batch, parents, parent_pose), normal(batch, parents)
 
     def __call__(self) -> object:
-        """Route once, with a backward pass if the case is BOTH, else without autograd."""
+        """Route once; for BOTH run the backward pass too, for FORWARD route without autograd."""
         if self.case == BOTH:
             return self.compute_results()
         with torch.no_grad():
             return self._route(*self.inputs)
 
     def compute_results(self) -> Results:
-        """Compute poses and activations of the parents, and the gradients of all inputs."""
+        """Compute the poses and activations of the parents, and the gradients of all inputs."""
         inputs = [tensor.detach().requires_grad_() for tensor in self.inputs]
         routed = self._route(*inputs)
         outputs = {"pose_BJD": routed.pose_BJD, "act_BJ": routed.act_BJ}
@@ -149,15 +150,15 @@ class RoutingProblem:
 
 @lru_cache(maxsize=1)
 def compute_expected(sizes: Sizes, dtype: torch.dtype = torch.float32) -> Results:
-    """Compute the results of the reference implementation."""
+    """Compute the results of `dynamic.reference`, the reference implementation of routing."""
     return RoutingProblem(dynamic.reference, sizes, dtype=dtype).compute_results()
 
 
 def measure_routing(is_quick: bool = False) -> BenchReport:
     """Measure forward and backward passes of the baselines and of the fast implementations.
 
-    The bars on a CPU are for two cores. The Triton kernel is only measured on a GPU. If it is not
-    faster than `fast` there, the project should remove the kernel.
+    The bars on a CPU are for two cores. The Triton kernel is only measured on a GPU. If the
+    kernel is not faster than `fast`, the project should remove the kernel.
     """
     report, sizes = BenchReport(), (2, *MNIST_LAYER[1:]) if is_quick else MNIST_LAYER
     without = {"reference"} if bench.is_gpu() else {"reference", "triton"}

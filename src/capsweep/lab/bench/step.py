@@ -1,9 +1,9 @@
-"""Speed of whole training steps. They are compared with public code and between routing variants.
+"""Speed of training steps: our code against public code, and routing variants side by side.
 
 The networks are the CapsNet of the paper, all networks with large convolutions, and matrix capsules
 with EM routing. On a GPU, steps are captured as CUDA graphs, unless the name of the candidate
-contains `eager`. Baselines use torch's default settings, with which a GPU rounds convolutions to
-TF32.
+contains `eager`. Steps of baselines are never captured. Baselines use torch's default settings, so
+a GPU rounds their convolutions to TF32.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ from capsweep.lab.bench.training import (
     list_variants,
 )
 
-NETWORKS = {  # by data set; each has a kernel of size 4 or more in a layer after the first
+NETWORKS = {  # by data set; each network has a kernel of 4x4 or more in a layer after the first
     "mnist": ("capsnet_small", "baseline_mnist", "cnn_matched", "cnn_small"),
     "multimnist": ("capsnet_tiny", "baseline_multimnist", "cnn_tiny"),
     "svhn": ("capsnet_svhn",),
@@ -53,15 +53,19 @@ GPU_BARS = (
     (STEP, "bf16", "over textbook", 4.0),
     ("EM routing, T = 3", "now", "images/s", 2_000.0),
 )
-MEMORY_BAR = 1.3  # largest peak memory, relative to that of BEFORE
-# Lowest speed of a variant, relative to dynamic routing. A slower variant needs a fast path.
+MEMORY_BAR = 1.3  # largest allowed (peak memory) / (peak memory of BEFORE)
+# Lowest allowed (speed of a variant) / (speed of dynamic routing). If a variant is slower, its
+# code must be made faster.
 SLOWEST_VARIANT = 0.5
 # Case, number of images, ways to train, and the minimum duration of all rounds in seconds.
 Group = tuple[str, int, Mapping[str, Way], float]
 
 
 def list_baselines() -> dict[str, Way]:
-    """Return public code's two ways to train the CapsNet: with `textbook` and `bmm` routing."""
+    """Return the two baselines, which train the CapsNet as public code does.
+
+    Their routing functions are `route_by_textbook` and `route_by_bmm`.
+    """
     routes = {"textbook": route_by_textbook, "bmm": route_by_bmm}
     return {name: Way(CAPSNET, REFERENCE, route, False) for name, route in routes.items()}
 
@@ -69,9 +73,11 @@ def list_baselines() -> dict[str, Way]:
 def list_ways(*network: str) -> dict[str, Way]:
     """Return three ways to train a network on a CPU.
 
-    BEFORE returns freed memory to the system and uses direct convolutions, as cells did in earlier
-    versions. `direct` keeps freed memory and uses direct convolutions. NOW keeps freed memory and
-    transforms convolutions if that is expected to be faster, as cells do today.
+    - BEFORE: Convolutions are direct. Freed memory is returned to the system. Cells of earlier
+      versions trained like this.
+    - "direct": Convolutions are direct. The process keeps freed memory.
+    - NOW: Convolutions are transformed if that is expected to be faster. The process keeps freed
+      memory. Cells train like this today.
     """
     direct = Way(network, (DIRECT,))
     return {BEFORE: replace(direct, keeps_memory=False), "direct": direct, NOW: Way(network)}
@@ -119,7 +125,7 @@ def list_groups(is_quick: bool) -> Iterator[Group]:
 
 
 def measure_step(is_quick: bool = False) -> BenchReport:
-    """Measure the speed of each way to train whose results agree with the reference."""
+    """Measure the speed of each way to train; a way with wrong results is reported as a fault."""
     report = BenchReport()
     for case, images, ways, seconds in list_groups(is_quick):
         threads = 1 if case == ROUTINGS else bench.THREADS
@@ -136,7 +142,7 @@ def measure_step(is_quick: bool = False) -> BenchReport:
 
 
 def list_candidates(ways: Mapping[str, Way], images: int) -> dict[str, Candidate]:
-    """Return each way to train as a candidate, which is measured in its own process."""
+    """Return a candidate for each way to train; the candidate has the name of the way."""
     candidates = {}
     for name, way in ways.items():
         prepare = partial(StepTraining, way, images)

@@ -1,9 +1,9 @@
-"""How long users wait: for commands that train nothing, for a first cell, and because of overhead.
+"""How long users wait: for commands without training, for the first cell, and for overhead.
 
-Each command runs as typed, in its own process. Commands that train nothing take turns with `python
--c "import torch"`, because some bars are multiples of the time of this import. A command's time is
-that of its fastest round, because other programs on the machine can only make a command slower. An
-extra first round, which fills the user's cache, is not counted.
+Each command runs as a user types it, in its own process. Commands without training are timed in
+turns with `python -c "import torch"`, because some bars are multiples of the time of this import.
+The time of a command is the time of its fastest round, because other programs on the machine can
+only make a command slower. An extra first round fills the user's cache, and is not counted.
 
 The overhead of a cell is (t - c / n) / k. Here t is the wall time of a sweep of k cells on n slots,
 and c is the total time that the cells spent inside epochs. So the overhead contains the start of
@@ -26,7 +26,7 @@ from capsweep.lab.bench.comparison import time_in_turns
 UNIT, TRAIN = "import torch", "import capsweep.training.fit"
 SHORT = "epochs=1 limit_batches=1 logger=csv"  # hardly any training
 HELPED = [f"{name} --help" for name in ("sweep", "plan", "report", "train", "eval", "ledger")]
-COMMANDS = {  # by command: the unit (s: seconds, x: times of `import torch`) and the bar
+COMMANDS = {  # by command: unit and bar; s: seconds, x: multiples of the time of `import torch`
     "plan ablation": ("x", 1.6),
     f"sweep ablation {SHORT}": ("x", 2.0),
     f"report ablation {SHORT}": ("x", 1.0),

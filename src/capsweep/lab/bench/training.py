@@ -5,8 +5,8 @@ does: with their own routing, torch's plain Adam and single precision.
 
 `bench parity` compares whole networks on this device with a reference, which runs on a CPU in
 float64 with direct convolutions. In float64 the device must compute the same numbers. In float32
-larger errors are allowed, because a feature near zero can be rounded to the other side of ReLU,
-where the gradient jumps.
+larger errors are allowed, because rounding can change the sign of a feature near zero, and the
+gradient of ReLU jumps at zero.
 """
 
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ MATRIX_CAPSNET = ("model=matrix_capsnet", "routing=em", "dataset=smallnorb", "lo
 VARIANTS = ("experiment=overlap", "model.head=linear", "loss=binary_cross_entropy")
 DIRECT = "trainer.convolution=direct"
 REFERENCE = ("routing.impl=reference", DIRECT)
-CNN = ("model=cnn_small", "dataset=digits", "model.dropout=0")  # dropout masks differ by device
-# By precision: largest allowed errors of outputs and gradients, relative to the largest value.
+CNN = ("model=cnn_small", "dataset=digits", "model.dropout=0")  # dropout differs between devices
+# By precision: the largest allowed `find_largest_error` of the outputs and of the gradients.
 BARS = {"float64": (1e-6, 1e-5), "float32": (2e-5, 0.02), "bf16-mixed": (0.02, 0.3)}
 BF16, TF32 = "precision=bf16-mixed", "precision=tf32"
 
@@ -44,8 +44,8 @@ class Way:
         network: Settings (KEY=VALUE) that decide what is computed, such as the model.
         words: Settings (KEY=VALUE) that decide how the network is computed, such as the precision.
         route: Routing function of a baseline; None: our routing.
-        keeps_memory: Whether the process keeps freed memory for later use on a CPU. The processes
-            of cells do so.
+        keeps_memory: Whether a process that computes on a CPU keeps freed memory for later use.
+            The processes of cells do so.
     """
 
     network: Words = CAPSNET
@@ -55,11 +55,12 @@ class Way:
 
     @property
     def tolerance(self) -> float:
-        """The largest allowed error of a tensor, which rounding can cause.
+        """The largest allowed error of a tensor, relative to the largest value of the reference.
 
-        On a GPU, torch's default settings round the convolutions of baselines to TF32. In float32 a
-        feature near zero can be rounded to the other side of ReLU. `bench parity` has a stricter
-        check, in float64.
+        Rounding can cause an error of this size. On a GPU, torch's default settings round the
+        convolutions of baselines to TF32. In float32, rounding can change the sign of a feature
+        near zero, and the gradient of ReLU jumps at zero. `bench parity` has a stricter check, in
+        float64.
         """
         if BF16 in self.words:
             return 0.3
@@ -67,10 +68,10 @@ class Way:
 
 
 class StepTraining:
-    """A network that is trained in one way, by repeated steps on one batch.
+    """A network that is trained by repeated steps on one batch.
 
     Args:
-        way: Way to train it.
+        way: Way to train the network.
         images: Number of images in the batch.
         dtype: Data type of weights and images.
         device: Device to train on; None: the GPU if there is one, else the CPU.
@@ -100,7 +101,7 @@ class StepTraining:
         """Train one step.
 
         Raises:
-            RuntimeError: The step should have been captured as a CUDA graph, but was not.
+            RuntimeError: The step should be a captured CUDA graph, but could not be captured.
         """
         if self.way.route is not None:
             self.graphs.step(self.batch)
@@ -132,10 +133,10 @@ class StepTraining:
 
 
 def list_variants() -> dict[str, Way]:
-    """Return a way to train for each routing variant and for each normaliser of dynamic routing.
+    """Return a way to train for each routing variant and each normaliser that is not the default.
 
-    Each file of conf/routing is a variant. Variants use the implementation that `routing.impl:
-    auto` chooses.
+    Each file of conf/routing is a routing variant. Normalisers belong to dynamic routing. Each way
+    to train uses the implementation that `routing.impl: auto` chooses.
     """
     folder = package_files.find_folder("conf") / "routing"
     choices: dict[str, Words] = {
@@ -146,24 +147,25 @@ def list_variants() -> dict[str, Way]:
     return {name: Way((*VARIANTS, *choice)) for name, choice in choices.items()}
 
 
-@lru_cache(maxsize=1)  # candidates of one network follow one another
+@lru_cache(maxsize=1)  # the candidates of a network are compared one after another
 def compute_expected(
     network: Words,
     images: int,
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
 ) -> Results:
-    """Compute the reference results of a network, which are compared with all ways to train."""
+    """Compute the reference results of a network. All ways to train it must agree with them."""
     return StepTraining(Way(network, REFERENCE), images, dtype, device).compute_results()
 
 
 def list_compared(precision: str) -> dict[str, Way]:
-    """Return the ways to train that `bench parity` compares with the reference in a precision.
+    """Return the ways to train that `bench parity` compares with the reference, for one precision.
 
-    The networks are the CapsNet with each routing implementation (Triton on a GPU only), the matrix
-    capsules, a CNN, and every routing variant with the implementation that `auto` chooses. The
-    variant `random` draws its couplings once, so that they are equal on every device. In bfloat16
-    only the CapsNet is compared.
+    The CapsNet is compared in every precision, with the routing implementation `fast` and, on a
+    GPU, also with `triton`. In float64 and float32 more networks are compared: the matrix capsules,
+    a CNN, and a small CapsNet with each routing variant. Variants use the implementation that
+    `routing.impl: auto` chooses. The variant `random` draws its couplings only once, so that the
+    couplings are equal on every device.
     """
     impls = ("fast", "triton") if bench.is_gpu() else ("fast",)
     rounded = (BF16,) if precision == "bf16-mixed" else ()
@@ -177,7 +179,7 @@ def list_compared(precision: str) -> dict[str, Way]:
 
 
 def measure_parity(is_quick: bool = False) -> BenchReport:
-    """Measure the errors of each network in each precision, and compare the worst with the bars."""
+    """Measure the errors of each network in each precision; compare the largest with the bars."""
     report, images = BenchReport(), 2 if is_quick else 8
     for precision, bars in BARS.items():
         columns = [f"error of {kind} in {precision}" for kind in ("outputs", "gradients")]
@@ -193,7 +195,7 @@ def measure_parity(is_quick: bool = False) -> BenchReport:
 
 
 def compute_errors(way: Way, precision: str, images: int) -> tuple[float, float, str]:
-    """Compute the largest errors of one way to train, compared with float64 on a CPU.
+    """Compute the largest errors of a way to train; the reference runs in float64 on a CPU.
 
     Returns:
         The largest error of outputs, the largest error of gradients, and the name of the parameter

@@ -1,10 +1,12 @@
-"""The commands of the laboratory. `capsweep` finds them by listing the modules of this folder.
+"""The commands of the laboratory.
 
-A module has `COMMANDS`, {name: (help text in one line, options)}. For each command, the module has
-a function `run_NAME(parsed)`. Instead, a module can have one function `run(parsed)` for all its
-commands, which reads `parsed.command`. A package is a group of commands, and the package's `TEXT`
-is the help text of the group. `capsweep --help` imports all modules, so they import torch and numpy
-only inside functions.
+`capsweep` finds the commands by listing the modules of this folder. A module has a dictionary
+`COMMANDS`: {name of the command: (help text in one line, options)}. To run the commands, a module
+has a function `run_NAME(parsed)` for each command, or one function `run(parsed)` for all. `run`
+reads the name of the command from `parsed.command`.
+
+A package in this folder is a group of commands. Its `TEXT` is the help text of the group.
+`capsweep --help` imports all these modules, so they import torch and numpy only inside functions.
 """
 
 import argparse
@@ -29,11 +31,11 @@ def option(name: str, text: str, **settings: Any) -> Option:
 def make_list_type(
     what: str, read: Callable[[str], Any], is_right: Callable[[Any], bool]
 ) -> Callable[[str], list[Any]]:
-    """Return an argparse type for an option that is a list of distinct values, such as `0.1,0.2`.
+    """Return an argparse type that reads a list such as `0.1,0.2` and removes repeated values.
 
     Args:
         what: Description of the allowed values, for the error message.
-        read: Function that converts one word to a value, or raises ValueError.
+        read: Function that converts one item of the list to a value, or raises ValueError.
         is_right: Function that returns whether a value is allowed.
     """
 

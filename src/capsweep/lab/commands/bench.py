@@ -8,7 +8,7 @@ from capsweep.cli.program import Command
 from capsweep.errors import UserError
 from capsweep.lab.commands import option
 
-ON_REQUEST = "parity"  # runs only if it is named
+ON_REQUEST = "parity"  # runs only if the user names it
 BENCHES = {  # the module of each benchmark, by name
     "start": "sweep",
     "shards": "data",
@@ -26,15 +26,15 @@ COMMANDS: dict[str, Command] = {
 
 
 def run_bench(parsed: argparse.Namespace) -> int:
-    """Run the named benchmarks, print their tables, and write them to a page if one is given.
+    """Run the named benchmarks and print their tables; with `--publish`, write them to a page too.
 
     Returns:
-        1 if a bar is missed, else 0. With `--quick` it is always 0, because tiny sizes measure
-        nothing.
+        The exit status: 1 if a bar is missed, else 0. With `--quick` the exit status is always 0,
+        because numbers of tiny sizes mean nothing.
 
     Raises:
-        UserError: A name is unknown, or the page has no section for a benchmark. No benchmark has
-            run then.
+        UserError: A name is unknown, or the page has no section for a benchmark. Names and sections
+            are checked before the first benchmark runs.
     """
     from capsweep.lab import bench
     from capsweep.report import grid, publish

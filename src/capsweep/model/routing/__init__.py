@@ -1,14 +1,14 @@
 """Common parts of all routing variants: the result, the layer, and the coupling softmax.
 
-Each variant is a file of this folder. The rest of the project makes a variant with `make_routing`
-and calls it as a `RoutingLayer`.
+Each variant is a file of this folder with a subclass of `RoutingLayer`. The rest of the project
+makes these layers with `make_routing`.
 
 A child is "below" a parent position if the child lies in the receptive field of that position. One
-child position can be below several parent positions. The parents at all these positions then
-compete for the child, so its shares are spread over the votes at all these positions.
+child can be below several parent positions. The variant then divides the child either among the
+parents at all these positions, or separately at each position (`CouplingRule.norm`).
 
 Shape letters: B batch, I children, J parents or parent types, D parent pose, M parent positions, K
-kernel offsets, N child positions, L = K I children below a parent position.
+kernel offsets, N child positions, L children below a parent position (L = K I).
 """
 
 import inspect
@@ -19,25 +19,25 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-AUTO = "auto"  # value of `routing.impl` that chooses an implementation
-CALL_ARGUMENTS = ("votes", "with_trace")  # arguments that are not attributes of a layer
+AUTO = "auto"  # value of `routing.impl` with which the layer chooses an implementation
+CALL_ARGUMENTS = ("votes", "with_trace")  # arguments of `reference` without attribute in the layer
 
 
 class Routed(NamedTuple):
     """The result of routing the votes of one layer.
 
-    With M parent positions, the axis J of poses, activations and logits holds M J parents, position
-    by position.
+    The axis J of poses, activations and logits contains all types at the first parent position,
+    then all types at the second position, and so on. With M positions its length is M J.
 
     Attributes:
         pose_BJD: Poses of the parents.
         act_BJ: Activations of the parents, in 0..1.
         coupling_BIJ: Couplings of the last iteration. None if the algorithm has no couplings, or if
-            a child does not vote for every parent.
-        trace: One dictionary per iteration, when a trace was requested. It holds at least
-            "coupling" [B, M, L, J], the weights of the votes, and "pose" [B, M, J, D].
-        logit_BJ: Input of the sigmoid or softmax that computed `act_BJ`, for losses that must not
-            read a saturated activation. None for all other activations.
+            there are several parent positions.
+        trace: One dictionary per iteration; None if no trace was requested. Each dictionary has at
+            least the couplings, "coupling" [B, M, L, J], and the poses, "pose" [B, M, J, D].
+        logit_BJ: Input of the sigmoid or softmax that computed `act_BJ`. A loss can use the logits
+            where activations are saturated. None if `act_BJ` was computed in another way.
     """
 
     pose_BJD: Tensor
@@ -54,16 +54,16 @@ def make_routed(
     act_BMJ: Tensor | None = None,
     logit_BMJ: Tensor | None = None,
 ) -> Routed:
-    """Make the result of a routing from its traced iterations.
+    """Make the result of a routing from the trace of its iterations.
 
     Args:
-        trace: All iterations; the last one gives the poses and the couplings.
-        with_trace: Whether the result keeps the trace.
-        act_BMJ: Activations of the parents. None: the length of each pose.
-        logit_BMJ: Logits of the activations, if the variant has them.
+        trace: One dictionary per iteration. The last gives the poses and the couplings.
+        with_trace: Whether the result contains the trace.
+        act_BMJ: Activations of the parents. None: each activation is the length of the pose.
+        logit_BMJ: Logits of the activations. None: the variant has no logits.
 
     Returns:
-        The result, with the axes M and J of positions and parent types merged.
+        The result. Its poses, activations and logits have one axis of M J parents.
     """
     pose_BMJD, coupling_BMLJ = trace[-1]["pose"], trace[-1]["coupling"]
     active_BMJ = torch.linalg.vector_norm(pose_BMJD, dim=-1) if act_BMJ is None else act_BMJ
@@ -79,7 +79,7 @@ def make_routed(
 def join_routed(parts: Sequence[Routed]) -> Routed:
     """Concatenate the results of several groups of images along the batch axis.
 
-    The results must not hold traces.
+    No result may have a trace.
     """
     if len(parts) == 1:
         return parts[0]
@@ -88,13 +88,13 @@ def join_routed(parts: Sequence[Routed]) -> Routed:
 
 
 class LayerSizes(NamedTuple):
-    """The sizes of a layer, from which a routing allocates its parameters.
+    """The sizes of a layer. They determine the shapes of the learned parameters of its routing.
 
     Attributes:
         children: Number of children below one parent position, L.
         parents: Number of parent types at one position, J.
-        child_pose: Numbers in the pose of a child, P.
-        parent_pose: Numbers in the pose of a parent, D.
+        child_pose: Number of elements in the pose of a child, P.
+        parent_pose: Number of elements in the pose of a parent, D.
         of_classes: Whether the parents are the class capsules.
     """
 
@@ -108,8 +108,8 @@ class LayerSizes(NamedTuple):
 class RoutingFactory(Protocol):
     """A callable that makes the routing of one layer.
 
-    Hydra makes the factory from `conf/routing/*.yaml` (`_partial_: true`). All options of the
-    variant are then set, and only the sizes of the layer are missing.
+    Hydra makes the factory from a file in `conf/routing` with `_partial_: true`. The factory has
+    all options of the variant; only the sizes of the layer are missing.
     """
 
     def __call__(self, *, sizes: LayerSizes) -> nn.Module:
@@ -118,12 +118,12 @@ class RoutingFactory(Protocol):
 
 
 class CouplingRule(NamedTuple):
-    """The rule by which the children of a routing divide themselves among parents.
+    """The rule by which a routing divides each child among parents.
 
     Attributes:
-        norm: The set of parents that share a child. "all": the parents at all positions above the
-            child. "types": the parents at one position. "positions": the parents of one type at all
-            these positions.
+        norm: The set of parents among which a child is divided. "all": all types at all positions
+            above the child. "types": all types at one position. "positions": one type at all
+            positions above the child.
         none_of_the_above: Whether a share of each child may go to no parent.
     """
 
@@ -134,23 +134,23 @@ class CouplingRule(NamedTuple):
 class RoutingLayer(nn.Module):
     """The routing of one layer: its learned parameters and its implementations.
 
-    Each variant has a subclass, with one attribute for each argument that its implementations take
-    besides the votes. The signature of the implementation `reference` gives the names of these
-    attributes. A learned argument is an `nn.Parameter`. Only `reference` can record a trace or use
-    couplings that are given with the votes.
+    Each variant has a subclass. For each argument of its `reference`, except `votes` and
+    `with_trace`, the layer has an attribute of the same name. A learned argument is an
+    `nn.Parameter`. Only `reference` can record a trace or use couplings that are given with the
+    votes.
 
     Args:
         impls: Implementations by name; `reference` must be one of them.
         impl: Name of the implementation to use, or `auto`.
 
     Attributes:
-        used: Names of the implementations that have routed so far.
-        coupling_rule: How a child divides itself among parents. None if the couplings of a child
-            have no fixed sum.
+        used: Names of the implementations that `route` has used so far.
+        coupling_rule: How a child is divided among parents. None if the couplings of a child have
+            no fixed sum.
         has_activations: Whether the variant computes activations of the parents. If not, all
             activations are 1.
         reads_activations: Whether the variant reads the activations of the children.
-        votes_kind: The only class of votes that the variant can route. None: all classes.
+        votes_kind: The only class of votes that the layer can route. None: all classes.
 
     Raises:
         ValueError: If `impl` is neither `auto` nor a name in `impls`.
@@ -171,18 +171,21 @@ class RoutingLayer(nn.Module):
         self.argument_names = [name for name in names if name not in CALL_ARGUMENTS]
 
     def get_arguments(self) -> dict[str, Any]:
-        """Return all arguments of the implementations except the votes, by name."""
+        """Return the arguments of the implementations by name, without `votes` and `with_trace`."""
         return {name: getattr(self, name) for name in self.argument_names}
 
     def choose_impl(self, votes: Any) -> str:
         """Return the name of the implementation that `auto` chooses for these votes.
 
-        The choice may depend on the device of the votes.
+        The choice of a subclass may depend on the class and the device of the votes.
         """
         return "fast" if "fast" in self.impls else "reference"
 
     def route(self, votes: Any, **arguments: Any) -> Routed:
-        """Route the votes with the configured implementation, and add its name to `used`."""
+        """Route the votes and add the name of the implementation to `used`.
+
+        The implementation is the configured one, or with `auto` the choice of `choose_impl`.
+        """
         name = self.choose_impl(votes) if self.impl == AUTO else self.impl
         self.used.add(name)
         return self.impls[name](votes, **arguments)
@@ -192,19 +195,18 @@ class RoutingLayer(nn.Module):
 
         Args:
             votes: Votes of the children, such as `Votes` or `ConvolutionalVotes`.
-            with_trace: Whether to record each iteration. A trace always comes from the reference.
+            with_trace: Whether to record each iteration. If so, the implementation is `reference`.
         """
         if with_trace:
             return self.impls["reference"](votes, **self.get_arguments(), with_trace=True)
         return self.route(votes, **self.get_arguments())
 
     def form_parents(self, votes: Any, coupling_BMLJ: Tensor) -> Routed:
-        """Compute the parents that result from given couplings, without routing.
+        """Compute the parents from given couplings instead of computing the couplings.
 
         Args:
             votes: Votes of the children.
-            coupling_BMLJ: Couplings that the variant uses in every iteration, instead of computing
-                them.
+            coupling_BMLJ: Couplings that the variant uses in every iteration.
         """
         given = replace(votes, given_BMLJ=coupling_BMLJ)
         return self.impls["reference"](given, **self.get_arguments())
@@ -219,7 +221,8 @@ def make_routing(routing: RoutingFactory, sizes: LayerSizes, votes_kind: Any) ->
         votes_kind: Class of the layer's votes, such as `Votes`.
 
     Raises:
-        ValueError: If the variant routes only votes of another class.
+        ValueError: If an option of the variant is invalid, or if the variant or its configured
+            implementation routes only votes of another class.
     """
     layer = routing(sizes=sizes)
     required: Any = getattr(layer, "votes_kind", None)
@@ -242,11 +245,12 @@ def find_layers(network: nn.Module) -> list[RoutingLayer]:
 
 
 def describe_routing(network: nn.Module) -> str | None:
-    """Describe which implementation routed the votes of a network, such as `auto: triton`.
+    """Return the implementations that routed the votes of a network, such as "auto: triton".
 
     Returns:
-        The name of the implementation; "auto: " comes before the name if it was chosen
-        automatically. None if the network has no routing layer.
+        The names of the implementations, joined by " or ". With `routing.impl=auto`, the text
+        begins with "auto: ". Before the first routing, the result is `routing.impl` itself. None if
+        the network has no routing layer.
     """
     layers = find_layers(network)
     if not layers:
@@ -260,7 +264,7 @@ class ReceptiveFields(NamedTuple):
     """The child positions in the receptive field of each parent position.
 
     Attributes:
-        child_MK: The child position at kernel offset k of parent position m.
+        child_MK: Entry [m, k] is the child position at kernel offset k of parent position m.
         num_child_positions: Number of child positions, N.
     """
 
@@ -273,9 +277,8 @@ def softmax_over_parents(logit: Tensor, none_of_the_above: bool, dim: int) -> Te
 
     Args:
         logit: Routing logits, of any shape.
-        none_of_the_above: Whether a share of each child may go to no parent. The softmax then has
-            one more slot for this share, with the logit 0. The shares for the parents then sum to
-            less than 1.
+        none_of_the_above: Whether a share of each child may go to no parent. If so, the softmax has
+            one more logit, 0, for this share, and the shares of the parents sum to less than 1.
         dim: Axis of the parents.
 
     Returns:
@@ -293,26 +296,25 @@ def coupling_softmax(
     norm: str = "all",
     none_of_the_above: bool = False,
 ) -> Tensor:
-    """Compute the shares of each child by a softmax of its logits over its parents.
+    """Compute the shares of each child among its parents, by a softmax.
 
     Args:
         logit_BMLJ: Routing logits.
         fields: Receptive fields of the parent positions. None: each child is below one position
-            only.
-        norm: The set of parents that share a child. "all": the parents of all types at all
-            positions above the child. "types": the types at one position; each position has its own
-            softmax. "positions": the positions above the child; each type has its own softmax. If
-            there is only one position, "positions" means the same as "types", as in the last layer
-            of the authors' code of EM routing.
-        none_of_the_above: Whether a share of each child may go to no parent. The softmax then has
-            one more slot for this share, with the logit 0.
+            only. All values of `norm` then mean "types". The last layer in the authors' code of EM
+            routing does the same.
+        norm: The set of parents of one softmax. "all": all types at all positions above the child.
+            "types": all types at one position. "positions": one type at all positions above the
+            child.
+        none_of_the_above: Whether a share of each child may go to no parent. If so, the softmax has
+            one more logit, 0, for this share.
 
     Returns:
         Shares [B, M, L, J].
     """
     if fields is None or norm == "types":
         return softmax_over_parents(logit_BMLJ, none_of_the_above, dim=3)
-    # The largest logit of a child, without gradient, is subtracted before the exponential.
+    # Subtract the largest logit of each softmax, without gradient, so that exp does not overflow.
     largest_BMLE = logit_BMLJ.detach()
     if norm != "positions":
         largest_BMLE = largest_BMLE.amax(dim=3, keepdim=True)
@@ -328,11 +330,11 @@ def coupling_softmax(
 
 
 def _combine_by_child(part_BMLE: Tensor, fields: ReceptiveFields, largest: bool = False) -> Tensor:
-    """Sum a quantity over all parent positions above each child, or take its maximum.
+    """Compute the sum or the maximum of a quantity over all positions above each child.
 
     Returns:
-        A tensor of the shape of `part_BMLE`. Each child has the same result at all positions above
-        it.
+        A tensor of the same shape as `part_BMLE`. The result of a child is repeated at all
+        positions above the child.
     """
     child_E = fields.child_MK.flatten()
     part_BEF = part_BMLE.reshape(len(part_BMLE), len(child_E), -1)

@@ -1,28 +1,33 @@
 """Controls for routing by agreement: layers whose couplings do not come from agreement.
 
-Each control is dynamic routing with one iteration, v_j = squash(sum_i c_ij u_hat_ij + bias_j); the
-couplings follow from the prior logits:
+Each control is dynamic routing with one iteration, v_j = squash(sum_i c_ij u_hat_ij + bias_j). The
+couplings c_ij are:
 
     uniform     c_ij = 1 / J                             equal
     static      c_i. = softmax_j b_ij                    b is learned, 0 at first, the same for
                                                          all images
     random      c_ij = r_ij / sum_k r_ik                 r_ij ~ U(0.8, 1.2)
 
-A child below several positions divides itself among all parents at these positions. The gain of
-dynamic routing over `static` comes from agreement in each image. The vote weights could absorb the
-couplings of a control: the couplings change how the layer learns, not what it can compute.
+A child below several positions divides itself among all parents at these positions. If dynamic
+routing is better than `static`, the reason is the agreement in each image. The couplings of a
+control could be multiplied into the vote weights. They therefore change how the layer learns, but
+not which functions it can compute.
 
-`random` is from Paik, Kwak, Kim 2019, "Capsule Networks Need an Improved Routing Algorithm". Its
-option `draw` is "anew", one draw per training step, or "fixed", one draw per layer. The paper draws
-in each routing iteration, but an iteration does not use the results of the previous one, so only
-the last iteration is computed here. Draws in training come from torch's generator, which each epoch
-seeds with the cell's seed; all images of a batch share one draw. Tests and evaluations use the
-fixed draw, so that they can be repeated. The fixed draw is stored with the weights of the layer. It
-leaves the state of torch's generator unchanged. All weights drawn later are therefore the same as
-in a network without a fixed draw, and two layers of equal size can have equal fixed draws. The
-division by the sum is our choice: it makes the couplings shares, as in the other controls.
+`random` is from Paik, Kwak, Kim 2019, "Capsule Networks Need an Improved Routing Algorithm". The
+paper draws r_ij in each routing iteration. An iteration does not use the results of the previous
+iteration, so only the last iteration is computed here. The division by the sum is our choice; with
+it the couplings of a child sum to 1, as in the other controls.
 
-Forming the votes costs B I J P D multiplications; the fast paths are those of `dynamic`.
+The option `draw` of `random` is "anew" (one draw per training step) or "fixed" (one draw per
+layer). Training steps draw with torch's generator. At the start of each epoch this generator is
+seeded from the seed of the cell and the epoch. All images of a batch share one draw. Evaluation
+always uses the fixed draw, so that its results can be reproduced.
+
+The fixed draw is stored with the weights of the layer. Making the fixed draw leaves the state of
+torch's generator unchanged. All weights drawn later are therefore the same as in a network without
+a fixed draw. For the same reason, two layers of equal size can have equal fixed draws.
+
+Forming the votes costs B I J P D multiplications. The fast implementations are those of `dynamic`.
 
 Shape letters: B batch, L children below a position, I children, J parents, P child pose, D parent
 pose.
@@ -34,7 +39,7 @@ from torch import Tensor
 from capsweep.model.routing import LayerSizes, dynamic
 
 IMPLS = dynamic.IMPLS
-LOWEST, HIGHEST = 0.8, 1.2  # bounds of random couplings before they are normalised
+LOWEST, HIGHEST = 0.8, 1.2  # bounds of r_ij in `random`
 
 
 class UniformRouting(dynamic.DynamicRouting):
@@ -55,7 +60,7 @@ class UniformRouting(dynamic.DynamicRouting):
 class StaticRouting(dynamic.DynamicRouting):
     """Routing with learned couplings that are the same for all images.
 
-    It learns the logits [L, J] of the couplings, 0 at first, and the bias [J, D] of the parents.
+    The logits [L, J] of the couplings are learned and start at 0. The bias [J, D] is learned too.
 
     Args:
         bias: Whether the parents have a bias.
@@ -73,8 +78,8 @@ class RandomRouting(dynamic.DynamicRouting):
     """Routing with random couplings (Paik, Kwak, Kim 2019); only the bias [J, D] is learned.
 
     Args:
-        draw: "anew" for one draw per training step, or "fixed" for one draw per layer. Evaluation
-            always uses the fixed draw.
+        draw: "anew": one draw per training step. "fixed": one draw per layer. Evaluation always
+            uses the fixed draw.
         bias: Whether the parents have a bias.
         impl: Name of an implementation in `IMPLS`, or `auto`.
         sizes: Sizes of the layer.
@@ -90,7 +95,7 @@ class RandomRouting(dynamic.DynamicRouting):
 
     @property
     def prior_LJ(self) -> Tensor:  # noqa: N802 (shape letters)
-        """The logarithms of a draw; their softmax divides the draw by its sum."""
+        """The prior logits ln r_ij; the softmax of ln r_ij is r_ij / sum_k r_ik."""
         draw_LJ = self.draw_LJ
         if self.training and self.draw == "anew":
             draw_LJ = torch.empty_like(draw_LJ).uniform_(LOWEST, HIGHEST)
@@ -98,9 +103,9 @@ class RandomRouting(dynamic.DynamicRouting):
 
 
 def _draw_privately(*shape: int) -> Tensor:
-    """Draw from U(0.8, 1.2) with a private generator, whose seed comes from torch's generator.
+    """Draw from U(0.8, 1.2) without changing the state of torch's generator.
 
-    The state of torch's generator is left unchanged.
+    A private generator draws the numbers. Its seed is the next number of torch's generator.
     """
     with torch.random.fork_rng(devices=[]):
         seed = int(torch.randint(2**62, (), device="cpu"))

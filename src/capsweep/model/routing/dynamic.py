@@ -7,39 +7,43 @@
         v_j  = squash(s_j)
         b_ij = b_ij + u_hat_ij . v_j        skipped after the last iteration
 
-The option `normaliser` replaces the softmax by another function; several papers do so:
+The option `normaliser` chooses the function that turns the logits b_j of a child into couplings:
 
     softmax     c_j = exp(b_j) / sum_k exp(b_k)
-    sigmoid     c_j = 1 / (1 + exp(-b_j))                   1/2 in the first iteration
-    max_min     c_j = (b_j - min b) / (max b - min b)       1 where all logits are equal
+    sigmoid     c_j = 1 / (1 + exp(-b_j))
+    max_min     c_j = (b_j - min b) / (max b - min b)       1 if all logits are equal
     sparsemax   c_j = max(b_j - tau, 0)                     projection on the simplex
     entmax      c_j = max(b_j / 2 - tau, 0)^2               alpha = 1.5
 
 Here tau is the number for which the couplings of a child sum to 1. The couplings of sigmoid and
-max_min have no fixed sum: in the first iteration a parent gets J / 2 times (sigmoid) or J times
-(max_min) as much as from a softmax. The bounds 0 and 1 of max_min, and its value 1 for equal
-logits, are our choice. In max_min, equal logits get no gradient, so a learned prior never changes
-if routing has a single iteration.
+max_min have no fixed sum. If all logits are 0, a coupling is 1 / J with softmax, 1 / 2 with sigmoid
+and 1 with max_min. The bounds 0 and 1 of max_min, and its value 1 for equal logits, are our choice.
+Equal logits get no gradient in max_min. A learned prior starts with equal logits, so it never
+changes if routing has only one iteration.
 
-Sources: max_min, Zhao et al. 2019, "Capsule Networks with Max-Min Normalization"; sigmoid, as in
-LaLonde et al. 2020, "Encoding Visual Attributes in Capsules for Explainable Medical Diagnoses";
-sparsemax, Martins and Astudillo 2016; entmax, Peters, Niculae and Martins 2019.
+Sources of the functions:
 
-With `none_of_the_above` (section 7) the softmax has one more slot, whose logit is always 0. The
-slot receives no votes and is no parent, so the couplings of a child sum to less than 1.
+- sigmoid: LaLonde et al. 2020, "Encoding Visual Attributes in Capsules for Explainable Medical
+  Diagnoses";
+- max_min: Zhao et al. 2019, "Capsule Networks with Max-Min Normalization";
+- sparsemax: Martins and Astudillo 2016;
+- entmax: Peters, Niculae and Martins 2019.
+
+With `none_of_the_above` (section 7 of the paper), the softmax has one more logit, which is always
+0. It belongs to no parent, so the couplings of a child with its parents sum to less than 1.
 
 If a child is below several positions, the softmax divides it among the parents at all these
 positions. The other normalisers divide the child at each position separately.
 
-Gradients flow through all iterations, and the bias is added in each, as in the authors' code. With
-`gradient: last`, gradients flow only through the last weighted sum and the learned prior; the
-earlier iterations then only choose the couplings.
+As in the authors' code, the bias is added in each iteration, and gradients flow through all
+iterations. With the option `gradient: last`, gradients flow only through the last weighted sum and
+the learned prior. The agreements of the earlier iterations then count as constants.
 
-Forming the votes costs B I J P D multiplications, and each iteration 2 B I J D. The memory is the
+Forming the votes costs B I J P D multiplications. Each iteration costs 2 B I J D. The memory is the
 size of the votes, B I J D numbers.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; M parent
-positions, L children below a position, J parent types at a position.
+Shape letters: B batch, I children, J parents (or parent types at a position), P child pose, D
+parent pose, T iterations, M parent positions, L children below a position.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,8 +63,8 @@ from capsweep.model.votes import LocalVotes, Votes
 def divide_max_min(logit: Tensor, dim: int) -> Tensor:
     """Map logits along `dim` linearly to 0..1: the smallest to 0, the largest to 1.
 
-    Where all logits are equal, all results are 1. Source: Zhao et al. 2019, "Capsule Networks with
-    Max-Min Normalization"; the bounds and the value for equal logits are our choice.
+    If all logits are equal, all results are 1. Source: Zhao et al. 2019, "Capsule Networks with
+    Max-Min Normalization". The bounds and the value for equal logits are our choice.
     """
     # Not aminmax: it has no gradient on CUDA.
     lowest, highest = logit.amin(dim=dim, keepdim=True), logit.amax(dim=dim, keepdim=True)
@@ -70,12 +74,12 @@ def divide_max_min(logit: Tensor, dim: int) -> Tensor:
 
 
 def divide_sparsemax(logit: Tensor, dim: int) -> Tensor:
-    """Project logits along `dim` onto the probability simplex, in Euclidean distance.
+    """Compute the sparsemax of logits along `dim`, the nearest vector of the probability simplex.
 
     Source: Martins and Astudillo 2016.
 
     Returns:
-        Couplings of the same shape, at least 0, with sum 1 along `dim`.
+        Couplings of the same shape. They are at least 0 and sum to 1 along `dim`.
     """
     logit = logit - logit.detach().amax(dim=dim, keepdim=True)
     support = find_support(logit.detach(), dim, _sparsemax_threshold)
@@ -88,7 +92,7 @@ def divide_entmax(logit: Tensor, dim: int) -> Tensor:
     Source: Peters, Niculae and Martins 2019.
 
     Returns:
-        Couplings of the same shape, at least 0, with sum 1 along `dim`.
+        Couplings of the same shape. They are at least 0 and sum to 1 along `dim`.
     """
     half = (logit - logit.detach().amax(dim=dim, keepdim=True)) / 2
     support = find_support(half.detach(), dim, _entmax_threshold)
@@ -110,17 +114,18 @@ Threshold = Callable[[Tensor, Tensor, Tensor], Tensor]  # (count, mean, mean squ
 def find_support(logit: Tensor, dim: int, threshold: Threshold) -> Tensor:
     """Find the logits along `dim` whose couplings are above 0.
 
-    The k largest logits give a threshold tau_k. The function takes the largest k for which the k-th
-    largest logit is above tau_k, and returns the k largest logits as a mask.
+    A threshold tau_k is computed from the k largest logits, for every k. The largest k for which
+    the k-th largest logit is above tau_k is chosen. The couplings of the k largest logits are then
+    above 0.
 
     Args:
         logit: Logits of any shape.
         dim: Axis of the logits of one child.
-        threshold: Function that computes tau from the number, the mean and the mean square of the
-            chosen logits.
+        threshold: Function that computes tau_k from k, the mean of the k largest logits and the
+            mean of their squares.
 
     Returns:
-        1 where a coupling is above 0, else 0; shape and type of `logit`.
+        A tensor with the shape and type of `logit`: 1 if the coupling is above 0, else 0.
     """
     ordered = logit.sort(dim=dim, descending=True).values
     shape = [1] * logit.dim()
@@ -133,7 +138,7 @@ def find_support(logit: Tensor, dim: int, threshold: Threshold) -> Tensor:
 
 
 def _moments(logit: Tensor, support: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the number, the mean and the mean square of the logits in the support."""
+    """Return the count of the logits in the support, their mean and the mean of their squares."""
     count = support.sum(dim=dim, keepdim=True)
     chosen = logit * support
     mean, square = (x.sum(dim=dim, keepdim=True) / count for x in (chosen, chosen * logit))
@@ -145,7 +150,7 @@ def _sparsemax_threshold(count: Tensor, mean: Tensor, square: Tensor) -> Tensor:
 
 
 def _entmax_threshold(count: Tensor, mean: Tensor, square: Tensor) -> Tensor:
-    # The logits of the support have a real root. More logits may have none; it then counts as 0.
+    # Under the root, the logits of the support give at least 0; too many logits may give less.
     return mean - (1 / count - (square - mean.square())).clamp(min=0).sqrt()
 
 
@@ -167,17 +172,19 @@ def reference(
         num_iters: Number of iterations T, at least 1.
         bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
         prior_LJ: Routing logits before the first iteration. None: 0.
-        none_of_the_above: Whether a share of each child may go to no parent (section 7).
+        none_of_the_above: Whether a share of each child may go to no parent (section 7 of the
+            paper).
         gradient: "full": gradients flow through all iterations. "last": gradients flow only through
             the last iteration.
         normaliser: Name of the function in `NORMALISERS` that turns logits into couplings.
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses of the M J parents, with their lengths as activations. If there is only one position,
-        the result also has the couplings of the last iteration. The trace has, per iteration,
-        "coupling" [B, M, L, J], "pose" [B, M, J, D] and "agreement" [B, M, L, J], the products
-        u_hat_ij . v_j. Each iteration but the last adds its agreement to the logits.
+        The poses of the M J parents. The activation of a parent is the length of its pose. If there
+        is only one position, the result also has the couplings of the last iteration. The trace
+        has three tensors per iteration: "coupling" [B, M, L, J], "pose" [B, M, J, D] and
+        "agreement" [B, M, L, J]. The agreement is u_hat_ij . v_j; each iteration except the last
+        adds it to the logits.
     """
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     first_JL = formed.zero_BMJL[:1, :1] if prior_LJ is None else prior_LJ.T
@@ -207,9 +214,9 @@ _route_formed = make_fast(reference)
 def fast(votes: LocalVotes, *arguments: Any, normaliser: str = "softmax", **options: Any) -> Routed:
     """Route votes as `reference` does, in less time and memory and without a trace.
 
-    With linear votes and a softmax, the votes are never formed (`dynamic_fast`), and the couplings
-    in the result carry no gradient. Otherwise the votes of a few images are formed at a time
-    (`vote_products`).
+    If the votes are linear and the normaliser is the softmax, `dynamic_fast` routes them and never
+    forms the votes. The couplings in the result then carry no gradient. In all other cases
+    `vote_products` forms the votes of a few images at a time.
 
     Args:
         votes: Votes of the children.
@@ -230,11 +237,11 @@ def triton_route(
     Args:
         votes: Linear votes on a GPU.
         *arguments: Positional arguments of `reference`.
-        normaliser: Only "softmax".
+        normaliser: Must be "softmax".
         **options: Keyword arguments of `reference`, except `with_trace`.
 
     Raises:
-        ConfigError: If the votes are on another device, or if Triton is missing or does not work.
+        ConfigError: If the votes are not on a GPU, or if Triton is missing or does not work.
     """
     assert normaliser == "softmax"
     if (fault := find_fault_of_kernels(votes.device)) is not None:
@@ -251,16 +258,18 @@ IMPLS = {"reference": reference, "fast": fast, "triton": triton_route}
 
 
 class DynamicRouting(RoutingLayer):
-    """Dynamic routing of one layer, with the bias of the parents and optional log priors.
+    """Dynamic routing of one layer, with an optional bias and an optional learned prior.
 
-    The bias [J, D] starts at 0.1, as in the authors' code. The learned log priors [L, J] (equation
-    3) start at 0; they depend on the capsules but not on the image.
+    The bias [J, D] of the parents starts at 0.1, as in the authors' code. The learned prior [L, J]
+    is the routing logits before the first iteration, the log priors of equation 3 of the paper. It
+    starts at 0 and is the same for all images.
 
     Args:
         num_iters: Number of routing iterations.
         bias: Whether the parents have a bias.
         impl: Name of an implementation in `IMPLS`, or `auto`.
-        none_of_the_above: Whether a share of each child may go to no parent (section 7).
+        none_of_the_above: Whether a share of each child may go to no parent (section 7 of the
+            paper).
         learned_prior: Whether the routing logits before the first iteration are learned.
         gradient: "full": gradients flow through all iterations. "last": gradients flow only through
             the last iteration.
@@ -268,8 +277,8 @@ class DynamicRouting(RoutingLayer):
         sizes: Sizes of the layer.
 
     Raises:
-        ValueError: If an option is unknown or two options exclude each other; the message names the
-            configuration keys.
+        ValueError: If `normaliser` or `impl` has an unknown value, or if two options exclude each
+            other. The message names the configuration keys.
     """
 
     def __init__(
@@ -304,7 +313,10 @@ class DynamicRouting(RoutingLayer):
         return self.prior_IJ
 
     def choose_impl(self, votes: LocalVotes) -> str:
-        """Return "triton" for linear votes and a softmax on a GPU that can run it, else "fast"."""
+        """Return "triton" if the Triton kernels can route these votes, else "fast".
+
+        The kernels need linear votes, the softmax and a GPU on which Triton works.
+        """
         is_linear = isinstance(votes, Votes) and self.normaliser == "softmax"
         by_kernels = is_linear and votes.device.type == "cuda"
         return "triton" if by_kernels and not find_fault_of_kernels(votes.device) else "fast"

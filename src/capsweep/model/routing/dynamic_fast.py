@@ -1,22 +1,24 @@
-"""Dynamic routing of linear votes without forming them; its backward pass recomputes products.
+"""Dynamic routing of linear votes without forming the votes.
 
 The mathematics is in `dynamic`. The logits of iteration t are b_ij = prior_ij + u_hat_ij . V_j with
-V = v_0 + ... + v_(t-1), so no logits are kept. In the backward pass, let gs_j be the gradient of
-the loss with respect to s_j. Then
+V = v_0 + ... + v_(t-1), so no logits are kept. The backward pass computes the products u_hat_ij .
+V_j again. Let gs_j be the gradient of the loss with respect to s_j. The gradients with respect to
+c_ij, b_ij and V_j are
 
     gc_ij = u_hat_ij . gs_j
     gl_ij = c_ij (gc_ij - sum_k c_ik gc_ik)
     gV_j  = sum_i gl_ij u_hat_ij
 
-and the gradient with respect to the votes is a sum over the iterations of terms of rank two,
+The gradient with respect to a vote is a sum over the iterations:
 
-    g u_hat_ij = sum_t c_ij gs_j + gl_ij V_j
+    g u_hat_ij = sum_t (c_ij gs_j + gl_ij V_j)
 
-The forward pass keeps T B J (2 D + I) numbers for the backward pass; the votes would be B I J D.
+For one parent and one image, each term of this sum is a matrix [I, D] of rank two. The forward pass
+keeps T B J (2 D + I) numbers for the backward pass. The votes would be B I J D numbers.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; i a part
-of the children; E = J D. `by_x` is the gradient of the loss with respect to x. Tensors without
-letters have the axes [J, D, B] or [J, I, B].
+Shape letters: B batch, I children, i children of one part, J parents, P child pose, D parent pose,
+T iterations; E = J D. `by_x` is the gradient of the loss with respect to x. Tensors without shape
+letters are [J, D, B] or [J, I, B].
 """
 
 import math
@@ -31,16 +33,19 @@ from capsweep.model.capsules import squash, squash_gradient
 from capsweep.model.routing import Routed, softmax_over_parents
 from capsweep.model.votes import NUMBERS_AT_ONCE, Votes
 
-Term = tuple[Tensor, Tensor]  # weight_ij, vector_j: their products sum to the gradient of votes
+# A pair (weight_ij, vector_j). The gradient of u_hat_ij sums weight_ij vector_j over all terms.
+Term = tuple[Tensor, Tensor]
 
 
 class Iteration(NamedTuple):
-    """The tensors of one iteration that the backward pass needs.
+    """The tensors that the backward pass needs from one iteration.
 
     Attributes:
-        pose_sum: V, the sum of the poses of all earlier iterations, [J, D, B]. None in the first.
-        coupling: Couplings, [J, I, B]; in the first iteration [J, I, 1], the same for all images.
-        sums: Sums s of the weighted votes and the bias, [J, D, B].
+        pose_sum: V, the sum of the poses of all earlier iterations, [J, D, B]. None in the first
+            iteration.
+        coupling: Couplings, [J, I, B]. In the first iteration they are [J, I, 1], the same for all
+            images.
+        sums: s, the weighted sum of the votes plus the bias, [J, D, B].
     """
 
     pose_sum: Tensor | None
@@ -49,13 +54,17 @@ class Iteration(NamedTuple):
 
 
 class LinearVotes:
-    """The linear votes of a batch, kept as poses and weights, with the products for routing.
+    """The linear votes of a batch, stored as poses and weights.
 
-    The votes are never formed, because u_hat_ij . V_j = u_i . (W_ij^T V_j) and sum_i c_ij u_hat_ij
-    = sum_i W_ij (c_ij u_i). These are matrix products over all images, for as many children at a
-    time as fit into the cache. Intermediate results share one buffer, because new memory for each
-    of them costs as much time as the product. Tensors are [J, D, B] and [J, I, B]; couplings that
-    all images share are [J, I, 1].
+    Routing needs two products, which can be computed without the votes:
+
+        u_hat_ij . V_j = u_i . (W_ij^T V_j)
+        sum_i c_ij u_hat_ij = sum_i W_ij (c_ij u_i)
+
+    The right-hand sides are matrix products over all images, for as many children at a time as fit
+    into the cache. Intermediate results share one buffer, because allocating memory for each of
+    them takes as long as the product. Tensors without shape letters are [J, D, B] or [J, I, B], and
+    [J, I, 1] if all images share the values.
 
     Args:
         pose_BIP: Poses of the children.
@@ -68,7 +77,7 @@ class LinearVotes:
         self.weight_IJDP, self.buffer = weight_IJDP, pose_BIP.new_empty(0)
 
     def sum_first(self, coupling: Tensor) -> Tensor:
-        """Compute sum_i c_ij u_hat_ij for couplings that all images share.
+        """Compute sum_i c_ij u_hat_ij [J, D, B] from couplings [J, I, 1], which all images share.
 
         Autograd can differentiate this operation.
         """
@@ -78,7 +87,7 @@ class LinearVotes:
     def sum_votes(
         self, pose_sum: Tensor, prior: Tensor, none_of_the_above: bool
     ) -> tuple[Tensor, Tensor]:
-        """Compute the couplings that follow from V, and the weighted sums of the votes.
+        """Compute the couplings from V, and then the sums of the votes weighted by these couplings.
 
         Args:
             pose_sum: Sum V of the poses of all earlier iterations, [J, D, B].
@@ -86,7 +95,7 @@ class LinearVotes:
             none_of_the_above: Whether a share of each child may go to no parent.
 
         Returns:
-            Couplings [J, I, B] and sums [J, D, B].
+            The couplings [J, I, B] and the sums [J, D, B] without the bias.
         """
         coupling_JIB = prior.new_empty(*prior.shape[:2], pose_sum.shape[2])
         sums_JDB = torch.zeros_like(pose_sum)
@@ -105,8 +114,8 @@ class LinearVotes:
         Args:
             coupling: Couplings of the iteration.
             by_sums: Gradient with respect to the sums of the iteration.
-            by_pose_sum: Gradient with respect to V. The method adds the part of this iteration in
-                place.
+            by_pose_sum: Sum of the gradients with respect to V of the later iterations. The method
+                adds the gradient with respect to V of this iteration in place.
 
         Returns:
             Gradient with respect to the logits, [J, I, B].
@@ -126,8 +135,8 @@ class LinearVotes:
         The gradient with respect to the votes is formed for a few children at a time.
 
         Args:
-            terms: Pairs (weight_ij, vector_j). The gradient with respect to the votes is the sum of
-                their products.
+            terms: Pairs (weight_ij, vector_j). The gradient with respect to u_hat_ij is the sum of
+                weight_ij vector_j over all pairs.
         """
         weight_IEP = self.weight_IJDP.flatten(1, 2)
         by_weight_IEP, by_pose_IPB = torch.empty_like(weight_IEP), torch.empty_like(self.pose_IPB)
@@ -138,10 +147,10 @@ class LinearVotes:
         return by_pose_IPB.permute(2, 0, 1), by_weight_IEP.view_as(self.weight_IJDP)
 
     def _split_children(self, pose: int) -> Iterator[slice]:
-        """Split the children into parts whose intermediate results fit into the cache.
+        """Split the children into parts, so that the intermediate results of a part fit the cache.
 
         The intermediate results have `pose` numbers per child, parent and image. The buffer is
-        enlarged if it is too small for a part.
+        enlarged if it is too small for the intermediate results of a part.
         """
         children, _, images = self.pose_IPB.shape
         numbers = max(1, len(self.weight_JDIP) * pose * images)
@@ -151,25 +160,25 @@ class LinearVotes:
         return (slice(start, start + step) for start in range(0, children, step))
 
     def _borrow_buffer(self, *shape: int) -> Tensor:
-        """Return a part of the buffer, valid until the buffer is used for the next result."""
+        """Return a tensor in the buffer; the next call returns the same memory."""
         return self.buffer[: math.prod(shape)].view(shape)
 
     def _compute_agreement(self, part: slice, parent_JDB: Tensor) -> Tensor:
-        """Compute the products u_hat_ij . parent_j of some children, [J, i, B]."""
+        """Compute the products u_hat_ij . parent_j [J, i, B] for the children of one part."""
         weight_JDE, pose_iPB = self.weight_JDIP[:, :, part].flatten(2), self.pose_IPB[part]
         seen_JiPB = self._borrow_buffer(len(weight_JDE), *pose_iPB.shape)
         torch.bmm(weight_JDE.transpose(1, 2), parent_JDB, out=seen_JiPB.flatten(1, 2))  # E = i P
         return seen_JiPB.mul_(pose_iPB).sum(dim=2)
 
     def _add_weighted(self, sums_JDB: Tensor, part: slice, weight_JiB: Tensor) -> None:
-        """Add sum_i weight_ij u_hat_ij over some children to the sums, in place."""
+        """Add sum_i weight_ij u_hat_ij over the children of one part to `sums_JDB`, in place."""
         weight_JDE, pose_iPB = self.weight_JDIP[:, :, part].flatten(2), self.pose_IPB[part]
         weighted_JiPB = self._borrow_buffer(len(weight_JDE), *pose_iPB.shape)
         torch.mul(weight_JiB[:, :, None], pose_iPB, out=weighted_JiPB)
         sums_JDB.baddbmm_(weight_JDE, weighted_JiPB.flatten(1, 2))
 
     def _sum_terms(self, part: slice, terms: Sequence[Term]) -> Tensor:
-        """Compute the gradient with respect to the votes of some children, [i, J, D, B]."""
+        """Compute the gradient [i, J, D, B] with respect to the votes of the children of a part."""
         weights = [weight[:, part].transpose(0, 1)[:, :, None] for weight, _ in terms]
         by_votes_iJDB = self._borrow_buffer(len(weights[0]), *terms[0][1].shape)
         torch.mul(weights[0], terms[0][1], out=by_votes_iJDB)
@@ -187,7 +196,7 @@ def route_linear(
     none_of_the_above: bool = False,
     gradient: str = "full",
 ) -> Routed:
-    """Route linear votes as `dynamic.reference` does, without forming them.
+    """Route linear votes as `dynamic.reference` does, without forming the votes.
 
     The couplings in the result carry no gradient.
 
@@ -223,9 +232,9 @@ def route_linear(
 def run_iterations(
     linear: LinearVotes, prior: Tensor, bias: Tensor, num_iters: int, none_of_the_above: bool
 ) -> list[Iteration]:
-    """Run all routing iterations and return the tensors of each.
+    """Run all routing iterations and return the tensors of each iteration.
 
-    Autograd can differentiate the first iteration only.
+    Autograd can differentiate only the first iteration.
     """
     coupling = softmax_over_parents(prior, none_of_the_above, dim=0)
     iterations = [Iteration(None, coupling, linear.sum_first(coupling) + bias)]

@@ -1,26 +1,26 @@
-"""Triton kernels of dynamic routing of linear votes, for NVIDIA GPUs.
+"""Triton kernels for dynamic routing of linear votes on NVIDIA GPUs.
 
-`dynamic_triton` launches the kernels. No kernel writes the votes to memory: a program computes the
-votes of one child from its weights and poses in registers, uses them twice (agreement, weighted
-sum) and drops them. If the votes were written to memory, each iteration would read them again. For
-128 images and the network of the paper, the votes are 94 MB, twice the size of the second-level
-cache of an H200. The weights are 6 MB and stay in that cache. The price is P multiplications for
-each number of the votes; an H200 has enough compute for them.
+`dynamic_triton` launches the kernels. No kernel writes the votes to memory. A program computes the
+votes of one child in registers and uses them there for the agreement and for the weighted sum. If
+the votes were in memory, each iteration would have to read them. For 128 images and the network of
+the paper, the votes are 94 MB, twice the size of the second-level cache of an H200. The weights are
+6 MB and stay in this cache. In return, each iteration computes every number of the votes again,
+with P multiplications. An H200 has enough compute for them.
 
-No kernel uses atomic additions. A program that sums over some of the children or images writes a
-partial sum, and the next kernel adds the partial sums. Products are computed number by number, not
-by tensor cores, so TF32 is never used. Sizes need not be powers of two. Tile sizes are powers of
-two, and numbers outside the tensors count as 0.
+No kernel uses atomic additions. A program sums over some of the children or images and writes this
+partial sum; the partial sums are added later. Products are computed number by number, not by tensor
+cores, so TF32 is never used. Tile sizes are powers of two; the sizes of tensors need not be.
+Elements of a tile that are outside the tensor count as 0.
 
 Importing this module imports triton.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations after the
-first; X partial sums. Upper-case arguments are sizes, tile sizes and switches that are fixed at
-compilation. `by_x` is the gradient of the loss with respect to x.
+first; X partial sums. Arguments in upper case (sizes, tile sizes and switches) are fixed when a
+kernel is compiled. `by_x` is the gradient of the loss with respect to x.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
-# The type checker does not know Triton's loops, nor which of its functions return tuples.
+# The type checker does not know Triton's loops, nor which of Triton's functions return tuples.
 
 import triton.language as tl
 
@@ -29,9 +29,10 @@ from capsweep.model.squash_kernels import divide, jit
 
 @jit
 def locate_parents(J: tl.constexpr, D: tl.constexpr, TILE_J: tl.constexpr, TILE_D: tl.constexpr):
-    """Return the parents [J] of a tile, a mask and memory offsets.
+    """Return the indices [J] of the parents of a tile, a mask [J, D] and memory offsets [J, D].
 
-    Mask and offsets are [J, D]. The mask selects the numbers that exist in the tensor.
+    The mask is true for the elements of the tile that are inside the tensor. An offset counts from
+    the start of a tensor [J, D].
     """
     parent_J, number_D = tl.arange(0, TILE_J), tl.arange(0, TILE_D)
     inside_JD = (parent_J < J)[:, None] & (number_D < D)[None, :]
@@ -51,10 +52,10 @@ def transpose_weights_kernel(
     TILE_J: tl.constexpr,
     TILE_D: tl.constexpr,
 ):
-    """Write the weights in the axis order [I, P, J, D] that the other kernels read.
+    """Write the weights in the axis order [I, P, J, D], which the other kernels read.
 
-    The kernel also writes these weights times the couplings of the first iteration, which all
-    images share. The launch grid is (children, tiles of columns).
+    The kernel also writes the product c_ij W_ij, where c_ij are the couplings of the first
+    iteration. All images share these couplings. The launch grid is (children, tiles of P).
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(1) * TILE_P + tl.arange(0, TILE_P)
@@ -92,13 +93,16 @@ def iterate_kernel(
     BACKWARD: tl.constexpr,
     WITH_NONE: tl.constexpr,
 ):
-    """Write the weighted sums of one iteration over some children, for TILE_B images.
+    """Write the sums sum_i coefficient_ij u_hat_ij over some children, for TILE_B images.
 
-    The sums are sum_i coefficient_ij u_hat_ij. The kernel also writes the coefficients, which
-    follow from the products a_ij = u_hat_ij . parent_j. In the forward pass they are the couplings
-    softmax_j (prior + a). In the backward pass they are the gradient with respect to the logits,
-    c_ij (a_ij - sum_k c_ik a_ik), for the given couplings c. The launch grid is (tiles of images,
-    parts of the children).
+    The kernel first computes the products a_ij = u_hat_ij . parent_j. It then computes and writes
+    the coefficients:
+
+    - In the forward pass they are the couplings softmax_j (prior_ij + a_ij).
+    - In the backward pass they are the gradient with respect to the logits, c_ij (a_ij - sum_k c_ik
+      a_ik). The couplings c_ij are read from `coupling_BIJ`.
+
+    The launch grid is (tiles of images, parts of the children).
     """
     image_B = tl.program_id(0).to(tl.int64) * TILE_B + tl.arange(0, TILE_B)
     parent_J, inside_JD, place_JD = locate_parents(J, D, TILE_J, TILE_D)
@@ -166,12 +170,12 @@ def differentiate_kernel(
     WITH_FIRST: tl.constexpr,
     WITH_LOGITS: tl.constexpr,
 ):
-    """Write the gradients with respect to the weights and poses of a child, for TILE_P columns.
+    """Write the gradients with respect to the weights and poses of a child, for a tile of P.
 
-    A program sums the gradient of the weights over some images. The gradient of the votes is `sum_t
-    coupling_ij by_sums_j + by_logit_ij pose_sum_j`. In the first iteration all images share the
-    couplings, and there are no logits. The launch grid is (children, parts of the images, tiles of
-    columns).
+    A program sums the gradient with respect to the weights over some images. The gradient with
+    respect to the votes is sum_t (coupling_ij by_sums_j + by_logit_ij pose_sum_j). In the first
+    iteration all images share the couplings, and the second product is left out. The launch grid is
+    (children, parts of the images, tiles of P).
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(2) * TILE_P + tl.arange(0, TILE_P)

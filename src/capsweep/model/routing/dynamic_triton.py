@@ -1,21 +1,26 @@
-"""Dynamic routing of linear votes by Triton kernels, with its gradient.
+"""Dynamic routing of linear votes by Triton kernels: the forward pass and its gradient.
 
-The mathematics is in `dynamic` and `dynamic_fast`. A step takes a few milliseconds, so kernel
-launches of a few microseconds each matter. Three measures save launches. Each kernel also does the
-small work that follows the previous kernel. The iterations write the numbers that the backward pass
-reads together into common tensors. The weights are transposed only once.
+The mathematics is in `dynamic` and `dynamic_fast`. A training step takes only a few milliseconds,
+so the few microseconds of each kernel launch matter. Three measures save launches:
 
-Tile sizes and the number of partial sums depend on the shapes only. `triton.autotune` is not used:
-it would tune them at run time, and different tile sizes or parts change the order of additions and
-so the last bits of the results. In the first iteration all images share the couplings. The sums of
-the first iteration are therefore one matrix product of torch, in the precision that torch is set
-to, and need no kernel.
+- Each kernel also does the small operations between the previous kernel and itself.
+- All iterations write into common tensors with an axis T. One launch in the backward pass reads
+  these tensors.
+- The weights are transposed only once.
 
-With Triton's interpreter (TRITON_INTERPRET=1 before the import) the kernels run on a CPU, with
-exact results but slowly. Importing this module imports triton.
+Tile sizes and the number of partial sums depend only on the shapes and the data type.
+`triton.autotune` is not used, because it would choose them at run time. Another choice would change
+the order of additions, and with it the last bits of the results.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations, sometimes
-without the first; X partial sums. `by_x` is the gradient of the loss with respect to x.
+In the first iteration all images share the couplings. Its sums are therefore computed by one matrix
+product of torch, in the precision that is set for torch.
+
+If TRITON_INTERPRET=1 is set before the import, Triton's interpreter runs the kernels on a CPU. The
+results are exact, but the interpreter is slow. Importing this module imports triton.
+
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations (of
+couplings and their gradients: iterations after the first); X partial sums. `by_x` is the gradient
+of the loss with respect to x.
 """
 
 from typing import Any
@@ -34,17 +39,20 @@ from capsweep.model.routing.dynamic_kernels import (
 from capsweep.model.squash_kernels import FUSED, differentiate_sums, power_of_two, squash_sums
 from capsweep.model.votes import Votes
 
-cdiv: Any = triton.cdiv  # Any, because its declared type includes constants of kernels
-# Measured on an H200 for the network of the paper, where a program is one warp. 16 images at a time
-# do not fit into its registers, but are faster, because weights are read a quarter as often.
+cdiv: Any = triton.cdiv  # Any, because the declared type of cdiv includes constants of kernels
+# These constants were measured on an H200 with the network of the paper, for which a program has
+# one warp. The numbers of 16 images do not fit into the registers of the warp. Nevertheless 16
+# images at a time are faster than 4, because the weights are read a quarter as often.
 PROGRAMS = 1024  # approximate number of programs to launch
-REGISTERS, COLUMN_REGISTERS = 255, 168  # most per thread: iterate_kernel, differentiate_kernel
+REGISTERS, COLUMN_REGISTERS = 255, 168  # most per thread, in iterate_ and differentiate_kernel
 TILE_BYTES = 16384  # bytes per warp, for each of votes, parents and sums
 WEIGHT_BYTES = 8192  # bytes per warp of `differentiate_kernel`, for each of weights and gradient
 MOST_WEIGHT_BYTES = 32768  # most bytes per program of `differentiate_kernel`
 MOST_WARPS = 16
-LONGEST_UNROLLED = 16  # longest pose with an unrolled loop; other loops move tiles between layouts
-SHORTEST_PART = 16  # fewest images of a partial sum
+# Largest factor by which the loop over the numbers of a pose is unrolled. A loop that is not
+# unrolled moves tiles between layouts.
+LONGEST_UNROLLED = 16
+SHORTEST_PART = 16  # fewest images in a partial sum
 
 
 def route_by_kernels(
@@ -101,7 +109,7 @@ class _KernelRouting(torch.autograd.Function):
         kernels = Kernels(pose_BIP, weight_IJDP.shape)
         part_XBJD = kernels.sum_first(weight_IJDP, coupling_IJ)[None]
         sums_TBJD = bias_JD.new_empty(num_iters, *part_XBJD.shape[1:])
-        after_TBJD = torch.empty_like(sums_TBJD)  # sum of all v so far; at the last t only v
+        after_TBJD = torch.empty_like(sums_TBJD)  # at t: v_0 + ... + v_t; at the last t: v_t
         length_BJ = bias_JD.new_empty(sums_TBJD.shape[1:3])
         coupling_TBIJ = bias_JD.new_empty(num_iters - 1, len(pose_BIP), *prior_IJ.shape)
         for t in range(num_iters):
@@ -164,9 +172,9 @@ def _differentiate_routing(
 
 
 class Kernels:
-    """The launcher of the routing kernels for votes of one shape.
+    """A launcher of the routing kernels, for votes of one shape.
 
-    All tensors that it passes to kernels are contiguous.
+    The launcher passes only contiguous tensors to the kernels.
 
     Args:
         pose_BIP: Poses of the children.
@@ -191,14 +199,14 @@ class Kernels:
         self.fixed |= {"TILE_J": tiles[0], "TILE_D": tiles[1], **FUSED}
 
     def repeat(self, coupling_IJ: Tensor) -> Tensor:
-        """Copy couplings [I, J] that all images share to [B, I, J]."""
+        """Repeat couplings [I, J] for each image; the result is [B, I, J]."""
         return coupling_IJ.expand(self.num_images, -1, -1).contiguous()
 
     def sum_first(self, weight_IJDP: Tensor, coupling_IJ: Tensor) -> Tensor:
         """Transpose the weights for all later kernels, and compute the sums of the first iteration.
 
         Returns:
-            The sums [B, J, D], from one matrix product.
+            The sums [B, J, D] without the bias, computed by one matrix product.
         """
         shared_IPJD = torch.empty_like(self.weight_IPJD)
         tensors = weight_IJDP.contiguous(), coupling_IJ, self.weight_IPJD, shared_IPJD
@@ -217,18 +225,19 @@ class Kernels:
         WITH_NONE: bool = False,
         BACKWARD: bool = False,
     ) -> Tensor:
-        """Compute the weighted sums of one iteration, and write the coefficients of the votes.
+        """Compute the weighted sums of one iteration, and write the weights (coefficients).
 
         Args:
             prior_IJ: Logits before the first iteration. Only the forward pass reads them.
             coupling_BIJ: Couplings of the iteration. Only the backward pass reads them.
             parent_BJD: Vectors whose products with the votes give the coefficients.
-            coefficient_BIJ: Tensor for the coefficients.
+            coefficient_BIJ: Tensor into which the coefficients are written.
             WITH_NONE: Whether a share of each child may go to no parent.
-            BACKWARD: Whether the coefficients are gradients with respect to the logits.
+            BACKWARD: True in the backward pass: the coefficients are the gradient with respect to
+                the logits. False in the forward pass: the coefficients are the couplings.
 
         Returns:
-            Partial sums [X, B, J, D].
+            Partial sums [X, B, J, D]. Their sum over X is sum_i coefficient_ij u_hat_ij.
         """
         per_warp = TILE_BYTES // self.size
         images = min(max(1, per_warp // self.tile), power_of_two(self.num_images))
@@ -280,6 +289,6 @@ class Kernels:
 
 
 def _choose_warps(tile: int, per_warp: int, registers: int) -> dict[str, int]:
-    """Choose the warps of a program, and for a single warp the most registers per thread."""
+    """Choose the number of warps; if it is 1, also limit the registers per thread."""
     warps = min(MOST_WARPS, max(1, tile // per_warp))
     return {"num_warps": warps} | ({"maxnreg": registers} if warps == 1 else {})

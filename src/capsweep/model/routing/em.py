@@ -1,8 +1,8 @@
 """EM routing (Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", procedure 1).
 
-Each parent is a Gaussian with a diagonal covariance, fitted to the votes for this parent. Each
-child divides itself among the parents above it by how well they explain its vote. The index h runs
-over the D numbers of a pose.
+Each parent is a Gaussian with a diagonal covariance. The Gaussian is fitted to the votes for this
+parent. Each child is divided among the parents above it; a parent that explains the child's vote
+better gets a larger share. The index h runs over the D numbers of a pose.
 
     R_ij = 1 / (number of parents of child i)
     for t = 0 .. T-1:
@@ -11,12 +11,13 @@ over the D numbers of a pose.
         var_jh = sum_i r_ij (V_ijh - mu_jh)^2 / m_j + floor
         cost_j = m_j sum_h (beta_u_j + log(var_jh) / 2)
         logit_j = lambda_t (beta_a_j - cost_j);   lambda_t = lambda (1 - 0.95^(t+1))
-        R_i. = softmax over all parents j of child i of                                  E-step
-               logsigmoid(logit_j) - sum_h [(V_ijh - mu_jh)^2 / var_jh + log(2 pi var_jh)] / 2
+        fit_ij = logsigmoid(logit_j)                                                     E-step
+                 - sum_h [(V_ijh - mu_jh)^2 / var_jh + log(2 pi var_jh)] / 2
+        R_ij = exp(fit_ij) / (sum of exp(fit_ik) over all parents k of child i)
     a_j = sigmoid(logit_j);   M_j = mu_j
 
 The last E-step is left out, because nothing reads its result. Gradients flow through all
-iterations. lambda grows with the routing iterations, not with training.
+iterations. lambda_t depends on the routing iteration t and does not change during training.
 
 Each iteration costs 4 B M L J D multiplications, in addition to the cost of forming the votes. The
 reference keeps about two tensors of the size of the votes per iteration for the backward pass.
@@ -44,7 +45,7 @@ from capsweep.model.routing.vote_products import (
 )
 from capsweep.model.votes import LocalVotes
 
-SMALLEST_MASS = 1e-7  # added to masses, so that none is 0
+SMALLEST_MASS = 1e-7  # added to every mass, so that no mass is 0
 
 
 @dataclass(frozen=True)
@@ -52,19 +53,19 @@ class EMProcedure:
     """The options of the EM procedure.
 
     Attributes:
-        inverse_temperature: Lambda, the limit of lambda_t after infinitely many iterations.
-        rate: Base of the power in lambda_t = lambda (1 - rate^(t+1)); 0.95 in the authors' code.
+        inverse_temperature: lambda, the limit of lambda_t after infinitely many iterations.
+        rate: Base of the power in lambda_t = lambda (1 - rate^(t+1)). 0.95 in the authors' code.
         floor: Number added to every variance.
-        norm: The set of parents that share a child. "all": the parents at all positions above the
-            child. "types": the parents at one position. "positions": the parents of one type at all
-            these positions.
-        r0: The first assignment. "all": equal among all parents of a child. "types": equal among
-            the types at each position.
-        mass_norm: Weight of the cost of a parent. "sum": the assigned data m_j. "ratio": m_j
-            divided by the value that it has if all children are active and divide themselves
-            equally.
-        activation: How a parent is activated. "cost": by its description length. "mixing": by its
-            mixing proportion, which is its share of the active children below the position.
+        norm: The set of parents among which a child is divided. "all": all types at all positions
+            above the child. "types": all types at one position. "positions": one type at all
+            positions above the child.
+        r0: The first assignment R_ij. "all": a child is divided equally among all its parents.
+            "types": a child is divided equally among the types at each position.
+        mass_norm: Factor of the sum in cost_j. "sum": m_j. "ratio": m_j divided by its value if all
+            children are active and have their first assignment.
+        activation: How a_j is computed. "cost": from cost_j, as in the formula above. "mixing": as
+            the mixing proportion, which is m_j divided by the sum of the activations of the
+            children below the position.
     """
 
     inverse_temperature: float = 0.01
@@ -92,17 +93,21 @@ def reference(
     Args:
         votes: Votes of the children, with activations.
         num_iters: Number of iterations T, at least 1.
-        beta_u_J: beta_u, a constant in the cost of a vote, per number of the pose.
-        beta_a_J: beta_a, the cost at which the activation of a parent is 1/2.
+        beta_u_J: beta_u of each parent type, a constant in the cost.
+        beta_a_J: beta_a of each parent type, the cost at which the activation is 1/2.
         procedure: Options of the procedure.
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses and activations of the M J parents, with the logits of the activations. If there is
-        only one position, the result also has the last assignment. The trace has, per iteration,
-        "coupling" [B, M, L, J], the assignment that the M-step reads, "pose" [B, M, J, D],
-        "activation" [B, M, J], "squared_distance" [B, M, L, J] between votes and means, and
-        "child_activation" [B, M, L].
+        The poses and activations of the M J parents, and the logits of the activations. If there
+        is only one position, the result also has the last assignment. The trace has five tensors
+        per iteration:
+
+        - "coupling" [B, M, L, J], the assignment R_ij that the M-step reads;
+        - "pose" [B, M, J, D];
+        - "activation" [B, M, J];
+        - "squared_distance" [B, M, L, J] between votes and means;
+        - "child_activation" [B, M, L].
 
     Raises:
         ValueError: If the votes have no activations.
@@ -145,17 +150,16 @@ def _activate_parents(
 
     Args:
         procedure: Options of the procedure.
-        beta_u_J: Constant in the cost of a vote, per number of the pose.
-        beta_a_J: Cost at which the activation of a parent is 1/2.
-        usual_BMJ: Data assigned to a parent if all children are active and divide themselves
-            equally.
-        present_BM1: Sum of the activations of the children below a position.
-        mass_BMJ: Data assigned to each parent.
+        beta_u_J: beta_u of each parent type, a constant in the cost.
+        beta_a_J: beta_a of each parent type, the cost at which the activation is 1/2.
+        usual_BMJ: Mass m_j if all children are active and have their first assignment.
+        present_BM1: Sum of the activations of the children below each position.
+        mass_BMJ: Mass m_j of each parent.
         variance_BMJD: Variances of the parents.
-        iteration: Number of the iteration, from 0.
+        iteration: Index t of the iteration, from 0.
     """
     if procedure.activation == "mixing":
-        # Without active children all types are equally likely.
+        # If no child is active, all types are equally likely.
         log_BMJ = (mass_BMJ / (present_BM1 + SMALLEST_MASS * mass_BMJ.shape[2])).log()
         return log_BMJ.exp(), log_BMJ, log_BMJ
     heavy_BMJ = mass_BMJ / usual_BMJ if procedure.mass_norm == "ratio" else mass_BMJ
@@ -172,10 +176,10 @@ IMPLS = {"reference": reference, "fast": fast}
 
 
 class EMRouting(RoutingLayer):
-    """EM routing of one layer, with learned beta_u and beta_a [J] of each parent type.
+    """EM routing of one layer, with a learned beta_u and a learned beta_a for each parent type.
 
-    The parameter is beta_a divided by `beta_a_unit`, so that a step of the optimiser changes beta_a
-    by a useful amount.
+    The parameter is beta_a / `beta_a_unit` instead of beta_a, so that a step of the optimiser
+    changes beta_a by a useful amount.
 
     Args:
         num_iters: Number of routing iterations.
@@ -183,8 +187,9 @@ class EMRouting(RoutingLayer):
         beta_u: Initial value of beta_u.
         beta_a: Initial value of beta_a.
         beta_a_unit: Number by which the learned parameter is multiplied to get beta_a.
-        classes: Values for the layer of class capsules, whose parents have many more children each:
-            `temperature_scale` (a factor of lambda), `beta_u` and `beta_a`.
+        classes: Values for the layer of class capsules, because a class capsule has many more
+            children than other parents. `beta_u` and `beta_a` replace the arguments above.
+            `temperature_scale` is a factor of lambda.
         sizes: Sizes of the layer.
         **options: Fields of `EMProcedure`.
     """

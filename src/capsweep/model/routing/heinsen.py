@@ -6,21 +6,23 @@
         z_j   = sum_i beta_use_ij use_ij - sum_i beta_ignore_ij ignore_ij               M-step
         mu_jd = sum_i use_ij V_ijd / m_j;   m_j = sum_i use_ij + 1e-5
         var_jd = sum_i use_ij (V_ijd - mu_jd)^2 / m_j + 1e-5
-        R_i. = softmax_j logsigmoid(z_j) - sum_d [(V_ijd - mu_jd)^2 / var_jd + log var_jd] / 2
-                                                     E-step; skipped after the last iteration
+        fit_ij = logsigmoid(z_j)                       E-step; skipped after the last iteration
+                 - sum_d [(V_ijd - mu_jd)^2 / var_jd + log(2 pi var_jd)] / 2
+        R_ij = softmax_j fit_ij
     a_j = sigmoid(z_j)
 
-Children are assigned as in EM routing, but the activation is computed differently. It is the
-sigmoid of the benefit of using the children minus the benefit of ignoring them, with learned prices
-for each pair of child and parent. There is no description length and no temperature.
+Children are assigned as in EM routing, but the activation is computed differently. z_j is the
+benefit of using the children minus the benefit of ignoring them. The prices beta_use_ij and
+beta_ignore_ij are learned for each pair of child and parent. There is no description length and no
+temperature.
 
-In the paper the input is a logit of each child, and the algorithm takes its sigmoid. Here the input
-is the probability a_i. Prices start at 0, so all parents start with the activation 0.5, whatever
-their votes are.
+In the paper the input is a logit of each child, and the algorithm takes the sigmoid of the logit.
+Here the input is the probability a_i. The prices start at 0, so before training the activation of
+every parent is 0.5 for all votes.
 
 A child below several positions divides itself at each position separately. An iteration costs 4 B M
 L J D multiplications; the reference keeps about two tensors of the size of the votes per iteration.
-Prices are 2 L J parameters.
+The prices are 2 L J parameters.
 
 Shape letters: B batch, M parent positions, L children below a position, J parent types at a
 position, D parent pose, T iterations.
@@ -42,7 +44,7 @@ from capsweep.model.routing.vote_products import (
 )
 from capsweep.model.votes import LocalVotes
 
-FLOOR = 1e-5  # added to masses and variances, so that none is 0
+FLOOR = 1e-5  # added to every m_j and var_jd, so that they are above 0
 
 
 def reference(
@@ -59,11 +61,12 @@ def reference(
         num_iters: Number of iterations T, at least 1.
         beta_use_LJ: Price of using a child.
         beta_ignore_LJ: Price of ignoring a child.
-        with_trace: Whether to return a trace. It also has "activation" [B, M, J].
+        with_trace: Whether to return a trace. Besides "coupling" and "pose", each iteration of the
+            trace has "activation" [B, M, J].
 
     Returns:
-        Poses and activations of the M J parents, with the logits of the activations. If there is
-        only one position, the result also has the last assignment.
+        The poses and activations of the M J parents, and the logits of the activations. If there
+        is only one position, the result also has the couplings R_ij of the last iteration.
 
     Raises:
         ValueError: If the votes have no activations.
@@ -87,11 +90,7 @@ def reference(
 def _use_children(
     activation_BML: Tensor, beta_use_JL: Tensor, beta_ignore_JL: Tensor, assigned_BMJL: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute the logits z of the parents and the normalised weights of their children.
-
-    Returns:
-        The logits [B, M, J] and the weights [B, M, J, L].
-    """
+    """Compute the logits z_j [B, M, J] and the weights use_ij / m_j [B, M, J, L] of the votes."""
     activation_BM1L = activation_BML[:, :, None]
     used_BMJL = activation_BM1L * assigned_BMJL
     ignored_BMJL = activation_BM1L - used_BMJL
@@ -105,9 +104,9 @@ IMPLS = {"reference": reference, "fast": fast}
 
 
 class HeinsenRouting(RoutingLayer):
-    """Heinsen routing of one layer, with learned prices [L, J] of using and of ignoring a child.
+    """Heinsen routing of one layer, with learned prices of using and of ignoring a child.
 
-    The prices start at 0.
+    Both prices are [L, J] and start at 0.
 
     Args:
         num_iters: Number of routing iterations.

@@ -8,11 +8,11 @@ Source: "Capsules with Inverted Dot-Product Attention Routing".
         b_ij = u_hat_ij . v_j / sqrt(D)      replaces the old b_ij; skipped after the last iteration
         c_ij = softmax_j b_ij
 
-Each iteration replaces the logits instead of adding to them, so couplings converge instead of
-becoming one-hot. Parents are normalised, not squashed. All parents have nearly the same length, so
-the length carries no information. A linear head computes the class scores from the poses. All
-parents of a layer share the gain and the shift of LayerNorm, D numbers each. If D is 1, there is no
-LayerNorm.
+Each iteration replaces the logits instead of adding to them, so the couplings converge instead of
+becoming one-hot. Parents are normalised instead of squashed. All poses of parents have nearly the
+same length, so the length carries no information. A linear head computes the class scores from the
+poses. All parents of a layer share the gain and the shift of LayerNorm; both have D numbers. If D
+is 1, there is no LayerNorm.
 
 A child below several positions divides itself at each position separately. Layers are routed one
 after the other, which the paper calls sequential routing. The authors' primary capsules are
@@ -52,7 +52,7 @@ def reference(
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses of the M J parents, whose activations are all 1. If there is only one position, the
+        The poses of the M J parents. All activations are 1. If there is only one position, the
         result also has the couplings of the last iteration.
     """
     formed, trace = FormedVotes(votes), list[dict[str, Tensor]]()
@@ -74,9 +74,9 @@ IMPLS = {"reference": reference}
 
 
 class InvertedAttentionRouting(RoutingLayer):
-    """Inverted attention routing of one layer, with learned gain and shift [D] of LayerNorm.
+    """Inverted attention routing of one layer, with a learned gain and shift of LayerNorm.
 
-    The gain starts at 1 and the shift at 0.
+    The gain [D] starts at 1, and the shift [D] starts at 0.
 
     Args:
         num_iters: Number of routing iterations.

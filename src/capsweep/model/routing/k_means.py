@@ -1,7 +1,7 @@
 """K-means routing: routing as soft clustering of the votes (Wang and Liu 2018).
 
-Source: "An Optimization View on Dynamic Routing Between Capsules"; this form of the algorithm is
-from the code leftthomas/CapsuleLayer.
+Source: "An Optimization View on Dynamic Routing Between Capsules". This form of the algorithm is
+from the GitHub repository leftthomas/CapsuleLayer.
 
     o_j = sum_i u_hat_ij
     for t = 0 .. T-1:
@@ -10,12 +10,13 @@ from the code leftthomas/CapsuleLayer.
         o_j  = sum_i c_ij u_hat_ij
     v_j = squash(o_j)                         once, at the end
 
-Both steps of an iteration minimise the same function, so no iteration raises it:
+Let m_j = o_j / |o_j|. An iteration first chooses the couplings c_ij and then the directions m_j.
+Each choice minimises the same function, so its value never increases:
 
-    - sum_ij c_ij u_hat_ij . m_j + sum_ij c_ij ln c_ij       with |m_j| = 1, m_j = o_j / |o_j|
+    sum_ij c_ij ln c_ij - sum_ij c_ij u_hat_ij . m_j         with |m_j| = 1
 
-In dynamic routing the couplings of the first iteration are equal. Here they already follow from the
-sum of all votes.
+In dynamic routing the couplings of the first iteration are equal. Here the couplings of the first
+iteration already depend on the votes.
 
 An iteration costs 2 B M L J D multiplications; the memory is the size of the votes. Nothing
 is learned.
@@ -46,8 +47,8 @@ def reference(
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses of the M J parents, with their lengths as activations. If there is only one position,
-        the result also has the couplings of the last iteration.
+        The poses of the M J parents. The activation of a parent is the length of its pose. If there
+        is only one position, the result also has the couplings of the last iteration.
     """
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
     sum_BMJD = formed.sum_votes(ones_like(formed.zero_BMJL))
@@ -66,7 +67,7 @@ IMPLS = {"reference": reference, "fast": fast}
 
 
 class KMeansRouting(RoutingLayer):
-    """K-means routing of one layer; it has no parameters.
+    """K-means routing of one layer, without learned parameters.
 
     Args:
         num_iters: Number of routing iterations.

@@ -7,19 +7,21 @@ Source: "Training Deep Capsule Networks", gamma-capsules.
     for t = 0 .. T-1:
         c_ij = softmax_j b_ij
         v_j  = squash(sum_i c_ij u_hat_ij + bias_j)
-        d_ij = |v_j - u_hat_ij|;  d = mean of d_ij
+        d_ij = |v_j - u_hat_ij|;  d = mean of d_ij over all i and j
         b_ij = - 2 ln(9 (J - 1)) d_ij / d    replaces the old b_ij; skipped after the last iteration
 
 With the option `clip`, a vote longer than the pose of its child is shortened to that length.
 
-The agreement of a vote and a parent is measured by their distance. The logits are scaled so that a
-parent at half the mean distance gets the coupling 0.9 if all other parents are at the mean
-distance. Couplings are therefore nearly one-hot by construction, like a parse tree. The authors'
-code takes the mean distance over the whole batch, so the result of an image depends on the other
-images. Here the mean is over all votes of an image.
+A vote and a parent agree if their distance is small. Suppose that the distance of a vote to one
+parent is half the mean distance d, and its distance to all other parents is d. The logits are
+scaled so that the coupling with the one parent is then 0.9. The couplings are therefore nearly
+one-hot by construction, as in a parse tree. The authors' code takes the mean distance over the
+whole batch, so the result of an image depends on the other images. Here the mean is over all votes
+of an image.
 
 If a child is below several positions, J is the number of parents at one position. An iteration
-costs 2 B M L J D multiplications; the reference needs twice the memory of the votes per iteration.
+costs 2 B M L J D multiplications. The reference keeps two tensors of the size of the votes per
+iteration.
 
 Shape letters: B batch, M parent positions, L children below a position, J parent types at a
 position, D parent pose, T iterations.
@@ -37,10 +39,10 @@ from capsweep.model.votes import LocalVotes
 
 
 class MeasuredVotes(FormedVotes):
-    """Formed votes that can be clipped and whose distances to parent poses can be measured."""
+    """Formed votes with methods that clip them and measure their distances to parent poses."""
 
     def clip_votes(self) -> None:
-        """Shorten each vote to at most the length of its child's pose."""
+        """Shorten each vote that is longer than its child's pose to the length of that pose."""
         length_BMJL = torch.linalg.vector_norm(self.votes_BMJLD, dim=4)
         most_BML = torch.linalg.vector_norm(self.votes.local_poses(), dim=3)
         self.votes_BMJLD = self.votes_BMJLD * _compute_clip(length_BMJL, most_BML)[..., None]
@@ -51,30 +53,32 @@ class MeasuredVotes(FormedVotes):
 
 
 class MeasuredProducts(VoteProducts):
-    """The fast counterpart of `MeasuredVotes`; it clips products instead of votes.
+    """The fast form of `MeasuredVotes`, which clips products with votes instead of the votes.
 
-    A squared distance is |u|^2 - 2 u . v + |v|^2. Its rounding error is relative to the longer of
-    the two vectors. Measured in single precision with 16 numbers, for votes that agree to 0.01 of
-    their length, the gradients have errors of at most 3e-4 (1e-5 with the reference).
+    The squared distance of a vote u and a pose v is computed as |u|^2 - 2 u . v + |v|^2. Its
+    rounding error is relative to the larger of |u|^2 and |v|^2. The errors of the gradients were
+    measured in single precision, with 16 numbers per vote, for votes that differ by 0.01 of their
+    length. They are at most 3e-4; those of the reference are at most 1e-5.
     """
 
     clip_BMJL: Tensor | float = 1.0
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
-        """Return the lengths of the votes [B, M, J, L] and of the child poses [B, M, L]."""
+        """Return the length of each vote [B, M, J, L] and of each child pose [B, M, L]."""
         length_BMJL = _take_root(votes_BMJDL.square().sum(dim=3))
         return [length_BMJL, torch.linalg.vector_norm(votes.local_poses(), dim=3)]
 
     def clip_votes(self) -> None:
-        """Shorten each vote to at most the length of its child's pose.
+        """Shorten each vote that is longer than its child's pose to the length of that pose.
 
-        The stored votes stay as they are; each later product is multiplied by a factor.
+        The stored votes do not change. Instead, every later product with a vote is multiplied by
+        the factor that shortens this vote.
         """
         self.clip_BMJL = _compute_clip(*self.constants)
 
     def sum_votes(self, share_BMJL: Tensor) -> Tensor:
-        """Compute the weighted sums over the children, sum_l s_l V_l [B, M, J, D]."""
+        """Compute the weighted sums of the votes over the children, sum_l s_l V_l [B, M, J, D]."""
         return super().sum_votes(self.clip_BMJL * share_BMJL)
 
     def measure_distances(self, pose_BMJD: Tensor) -> Tensor:
@@ -98,12 +102,13 @@ def reference(
         votes: Votes of the children.
         num_iters: Number of iterations T, at least 1.
         bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
-        clip: Whether each vote is shortened to at most the length of its child's pose.
+        clip: Whether to shorten each vote that is longer than its child's pose to the length of
+            that pose.
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses of the M J parents, with their lengths as activations. If there is only one position,
-        the result also has the couplings of the last iteration.
+        The poses of the M J parents. The activation of a parent is the length of its pose. If there
+        is only one position, the result also has the couplings of the last iteration.
     """
     formed, trace = form_votes(votes, MeasuredVotes), list[dict[str, Tensor]]()
     if clip:
@@ -120,17 +125,16 @@ def reference(
 
 
 def _compute_clip(length_BMJL: Tensor, most_BML: Tensor) -> Tensor:
-    """Compute the factors [B, M, J, L], at most 1, that shorten the votes."""
+    """Compute the factors [B, M, J, L] that shorten the votes; 1 for votes that are not clipped."""
     tiny = torch.finfo(length_BMJL.dtype).tiny
     most_BM1L = most_BML[:, :, None]
     return torch.where(length_BMJL > most_BM1L, most_BM1L / length_BMJL.clamp(min=tiny), 1.0)
 
 
 def _scale_distances(distance_BMJL: Tensor) -> Tensor:
-    """Compute the logits b [B, M, J, L] from the distances.
+    """Compute the logits b_ij [B, M, J, L] from the distances d_ij.
 
-    The logits are 0 if there is only one parent, which then gets the whole of each child. They are
-    also 0 if all distances are 0.
+    All logits are 0 if there is only one parent type, or if all distances are 0.
     """
     mean_B111 = distance_BMJL.mean(dim=(1, 2, 3), keepdim=True)
     tiny = torch.finfo(mean_B111.dtype).tiny ** 0.5
@@ -140,7 +144,7 @@ def _scale_distances(distance_BMJL: Tensor) -> Tensor:
 
 
 def _take_root(squared: Tensor) -> Tensor:
-    """Compute the square root; where the argument is not positive, value and gradient are 0."""
+    """Compute the square root; if a number is not positive, its root and gradient are 0."""
     is_more = squared > 0
     return torch.where(is_more, squared, 1.0).sqrt() * is_more
 
@@ -151,12 +155,15 @@ IMPLS = {"reference": reference, "fast": fast}
 
 
 class SDARouting(RoutingLayer):
-    """Scaled distance agreement of one layer, with a bias [J, D] of the parents, 0.1 at first.
+    """Scaled distance agreement of one layer, with an optional bias of the parents.
+
+    The bias [J, D] is learned and starts at 0.1.
 
     Args:
         num_iters: Number of routing iterations.
         bias: Whether the parents have a bias.
-        clip: Whether each vote is shortened to at most the length of its child's pose.
+        clip: Whether to shorten each vote that is longer than its child's pose to the length of
+            that pose.
         impl: Name of an implementation in `IMPLS`, or `auto`.
         sizes: Sizes of the layer.
     """

@@ -3,7 +3,7 @@
 Source: "Efficient-CapsNet: capsule network with self-attention routing".
 
     b_ij = scale u_hat_ij . sum_k u_hat_kj       row sums of the Gram matrix of the votes for j
-    c_ij = softmax_j b_ij + beta_ij
+    c_ij = (softmax_j b_ij) + beta_ij
     s_j  = sum_i c_ij u_hat_ij
     v_j  = (1 - exp(-|s_j|)) s_j / |s_j|
 
@@ -13,11 +13,13 @@ child have no fixed sum. Apart from scale and beta, the algorithm is dynamic rou
 iterations and two changes: the parent of the first iteration is the plain sum of the votes, and the
 squash at the end is a different function.
 
-The option `scale` sets the factor of the logits. "pose" is 1 / sqrt(D), as in the authors' code.
-The logits then grow with the number of children; the authors' network has 16 children. "children"
-is 1 / (L sqrt(D)), which replaces the sum of the votes by their mean.
+The option `scale` sets the factor of the logits:
 
-The cost is 2 B M L J D multiplications; the memory is the size of the votes. beta has L J
+- "pose": 1 / sqrt(D), as in the authors' code. The logits then grow with the number of children.
+  The authors' network has 16 children.
+- "children": 1 / (L sqrt(D)). The sum over k is thus replaced by the mean.
+
+The algorithm costs 2 B M L J D multiplications. The memory is the size of the votes. beta has L J
 parameters.
 
 Shape letters: B batch, M parent positions, L children below a position, J parent types at a
@@ -33,7 +35,7 @@ from capsweep.model.routing import LayerSizes, Routed, RoutingLayer, make_routed
 from capsweep.model.routing.vote_products import FormedVotes
 from capsweep.model.votes import LocalVotes
 
-NEAR = 1e-4  # length below which the series is used; the error is at most 4e-14
+NEAR = 1e-4  # for shorter vectors the series is used, with an error of at most 4e-14
 
 
 def reference(
@@ -51,8 +53,8 @@ def reference(
         with_trace: Whether to return a trace of the single pass.
 
     Returns:
-        Poses of the M J parents, with their lengths as activations. If there is only one position,
-        the result also has the couplings.
+        The poses of the M J parents. The activation of a parent is the length of its pose. If there
+        is only one position, the result also has the couplings.
     """
     formed = FormedVotes(votes)
     children, numbers = formed.votes_BMJLD.shape[3:]
@@ -64,9 +66,10 @@ def reference(
 
 
 def squash_exponentially(s: Tensor) -> Tensor:
-    """Shrink vectors of length l along the last axis to the length 1 - exp(-l).
+    """Shrink each vector of the last axis from its length l to the length 1 - exp(-l).
 
-    Computes (1 - exp(-l)) s / l. If l is below NEAR, the factor of s is computed by its series.
+    The result is s (1 - exp(-l)) / l. If l is below NEAR, (1 - exp(-l)) / l is computed by its
+    power series.
     """
     length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
     far = length.clamp(min=NEAR)
@@ -78,7 +81,7 @@ IMPLS = {"reference": reference}
 
 
 class SelfAttentionRouting(RoutingLayer):
-    """Self-attention routing of one layer, with a learned beta [L, J], 0 at first.
+    """Self-attention routing of one layer, with a learned beta [L, J], which starts at 0.
 
     Args:
         scale: Factor of the logits. "pose": 1 / sqrt(D). "children": 1 / (L sqrt(D)).

@@ -5,16 +5,16 @@
     v_j  = sum_i a_i c_ij u_hat_ij / m_j
     a_j  = m_j / sum_k m_k
 
-Each child chooses its parents without regard to the other children, by learned gates w_ij and b_ij.
+Each child chooses its parents by learned gates w_ij and b_ij, independently of the other children.
 There are no iterations, and the couplings do not depend on the votes. The layer is a mixture of
-experts. It can distinguish a pose from its negative; routing by agreement cannot. The activations
-at one position sum to 1, and their logarithms are logits for cross-entropy.
+experts. The gates can distinguish a pose from its negative; routing by agreement cannot. The
+activations at one position sum to 1, and their logarithms are logits for cross-entropy.
 
 A child below several positions divides itself at each position separately. If no child is active,
 all parents are equally active and their poses are 0.
 
-The gates cost B M L J P multiplications, and the sum of the votes B M L J D. The memory is the size
-of the votes. Gates have L J (P + 1) parameters.
+The gates cost B M L J P multiplications, and the sums of the votes cost B M L J D. The memory is
+the size of the votes. The gates have L J (P + 1) parameters.
 
 Shape letters: B batch, M parent positions, L children below a position, J parent types at a
 position, P child pose, D parent pose.
@@ -27,7 +27,7 @@ from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLaye
 from capsweep.model.routing.vote_products import FormedVotes
 from capsweep.model.votes import LocalVotes
 
-SMALLEST_MASS = 1e-7  # added to masses, so that none is 0
+SMALLEST_MASS = 1e-7  # added to every mass, so that no mass is 0
 
 
 def reference(
@@ -42,11 +42,12 @@ def reference(
         votes: Votes of the children, with activations.
         gate_LJP: Weights of the gates, w.
         gate_bias_LJ: Biases of the gates, b.
-        with_trace: Whether to return a trace. It also has "activation" [B, M, J].
+        with_trace: Whether to return a trace. It has one iteration, which besides "coupling" and
+            "pose" has "activation" [B, M, J].
 
     Returns:
-        Poses and activations of the M J parents, with the logits of the activations. If there is
-        only one position, the result also has the couplings.
+        The poses and activations of the M J parents, and the logits of the activations. If there
+        is only one position, the result also has the couplings.
 
     Raises:
         ValueError: If the votes have no activations.
@@ -68,7 +69,7 @@ IMPLS = {"reference": reference}
 class SelfRouting(RoutingLayer):
     """Self-routing of one layer, with learned gates of the children.
 
-    The gates start at 0, which gives equal couplings.
+    The gates start at 0, so the couplings of a child are equal before training.
 
     Args:
         impl: Name of an implementation in `IMPLS`, or `auto`.

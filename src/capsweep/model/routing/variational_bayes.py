@@ -1,8 +1,8 @@
 """Variational Bayes routing with diagonal precisions (Ribeiro, Leontidis, Kollias 2020).
 
-Source: "Capsule Routing via Variational Bayes". The votes are modelled as a mixture of Gaussians,
-with a Dirichlet prior on the mixing proportions (alpha0 = 1) and a Gaussian-Wishart prior on each
-parent (m0 = 0, nu0 = D + 1). kappa0 and psi0 are options; both are 1 in the paper.
+Source: "Capsule Routing via Variational Bayes". The votes are modelled as a mixture of Gaussians.
+The mixing proportions have a Dirichlet prior (alpha0 = 1), and each parent has a Gaussian-Wishart
+prior (m0 = 0, nu0 = D + 1). kappa0 and psi0 are options; both are 1 in the paper.
 
     R_ij = 1 / (number of parents of child i)
     for t = 0 .. T-1:
@@ -11,10 +11,12 @@ parent (m0 = 0, nu0 = D + 1). kappa0 and psi0 are options; both are 1 in the pap
         psi_jd = psi0 + sum_i r_ij (V_ijd - mu_jd)^2 + kappa0 R_j / kappa_j mu_jd^2
         ln pi_j = digamma(alpha_j) - digamma(sum_k alpha_k)
         ln |L_j| = sum_(k < D) digamma((nu_j - k) / 2) + D ln 2 - sum_d ln psi_jd
-        R_i. = softmax over all parents j of child i of           skipped after the last iteration
-               ln pi_j + [ln |L_j| - D / kappa_j - nu_j sum_d (V_ijd - m_jd)^2 / psi_jd] / 2
+        b_ij = ln pi_j + [ln |L_j| - D / kappa_j - nu_j sum_d (V_ijd - m_jd)^2 / psi_jd] / 2
+        R_ij = exp(b_ij) / (sum of exp(b_ik) over all parents k of child i)
     H_j = [D ln(2 pi e) - ln |L_j|] / 2
     a_j = sigmoid(shift_j - scale_j exp(ln pi_j) H_j / D);   M_j = m_j
+
+The last two lines of the loop are skipped in the last iteration.
 
 The algorithm differs from EM routing in two ways. The priors keep the variances of a parent above 0
 even if the parent has only one child. The activation follows from the entropy of the Gaussian,
@@ -22,11 +24,11 @@ without a temperature.
 
 The published activation is sigmoid(BN(beta_a - exp(ln pi_j) H_j - beta_u)), where BN is a batch
 normalisation without parameters. BN removes every constant of a parent, so the published betas have
-no effect, and it makes the result of an image depend on the other images of its batch. We depart
+no effect. BN also makes the result of an image depend on the other images of the batch. We depart
 from the paper in these points:
 
-- Each parent type has a learned scale and shift, at first 1 and 0, in place of BN.
-- H is divided by D, which gives the entropy per dimension.
+- Instead of BN, each parent type has a learned scale and a learned shift. They start at 1 and 0.
+- H is divided by D. The result is the entropy per dimension.
 - Poses are not batch-normalised.
 - The first assignment of a child is equal among its parents at all positions. In the paper the
   first assignment is 1 / J at each position.
@@ -48,7 +50,7 @@ from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLaye
 from capsweep.model.routing.vote_products import FormedVotes, VoteMoments, form_votes, make_fast
 from capsweep.model.votes import LocalVotes
 
-SMALLEST_MASS = 1e-7  # added to masses, so that none is 0
+SMALLEST_MASS = 1e-7  # added to every mass, so that no mass is 0
 
 
 def reference(
@@ -68,12 +70,12 @@ def reference(
         scale_J: Scale of the activation of each parent type.
         shift_J: Shift of the activation of each parent type.
         kappa: Prior kappa0. Each parent gets kappa0 additional votes with the value 0.
-        psi: Prior psi0, added to the sum of squares in each dimension.
+        psi: Prior psi0, added to the sum of squared differences in each dimension.
         with_trace: Whether to return a trace.
 
     Returns:
-        Poses and activations of the M J parents, with the logits of the activations. If there is
-        only one position, the result also has the couplings of the last iteration.
+        The poses and activations of the M J parents, and the logits of the activations. If there
+        is only one position, the result also has the couplings R_ij of the last iteration.
 
     Raises:
         ValueError: If the votes have no activations.
@@ -104,8 +106,8 @@ class Posterior(NamedTuple):
         psi: Diagonal of the inverse scale matrix, [B, M, J, D].
         nu: Degrees of freedom, [B, M, J].
         log_pi: Expected logarithm of the mixing proportion, ln pi, [B, M, J].
-        prior: Routing logits without the term of the squared distances, [B, M, J].
-        entropy: Entropy of the Gaussian divided by D, H / D, [B, M, J].
+        prior: The part of the routing logits that does not depend on the votes, [B, M, J].
+        entropy: H / D, the entropy of the Gaussian per dimension, [B, M, J].
     """
 
     mean: Tensor
@@ -124,9 +126,9 @@ def _add_priors(
     Args:
         kappa: Prior kappa0.
         psi: Prior psi0.
-        mass_BMJ: Data assigned to each parent, R_j.
-        plain_BMJD: Weighted mean of the votes, mu_j.
-        spread_BMJD: Weighted sum of squared differences from the mean.
+        mass_BMJ: Mass R_j of each parent.
+        plain_BMJD: Weighted mean mu_j of the votes.
+        spread_BMJD: Weighted sum of the squared differences between the votes and mu_j.
     """
     numbers, alpha_BMJ = plain_BMJD.shape[3], 1 + mass_BMJ
     kappa_BMJ, nu_BMJ = kappa + mass_BMJ, numbers + 1 + mass_BMJ
@@ -154,7 +156,9 @@ IMPLS = {"reference": reference, "fast": fast}
 
 
 class VariationalBayesRouting(RoutingLayer):
-    """Variational Bayes routing of one layer, with learned scale and shift [J] of the activations.
+    """Variational Bayes routing of one layer, with a learned scale and shift for each parent type.
+
+    Scale and shift determine the activations. They start at 1 and 0.
 
     Args:
         num_iters: Number of routing iterations.

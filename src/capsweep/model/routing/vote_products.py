@@ -1,30 +1,29 @@
 """Weighted sums of votes and products of votes with poses, as matrix products.
 
-A routing reads its votes in two ways: by sums over children, sum_l s_l U_l, and by scalar products
-p . U_l. Each is one matrix product. All tensors but the votes are smaller by a factor D.
-`FormedVotes` computes the products plainly, for reference implementations. `make_fast` makes the
-fast implementation of a variant: it calls the reference with `VoteProducts`. In the backward pass
-the gradient of U is a sum of outer products over all iterations, which is one matrix product too.
-`apply_to_votes` leaves the small tensors to autograd.
+A routing uses the votes U_l in two products: weighted sums over the children, sum_l s_l U_l, and
+scalar products with poses, p . U_l. Both are matrix products. All tensors except the votes are
+smaller by a factor D. `FormedVotes` computes the products for reference implementations. A fast
+implementation, made by `make_fast`, calls the reference with `VoteProducts`. In the backward pass,
+the gradient with respect to U is a sum of outer products over all iterations. This sum is one
+matrix product too. Autograd differentiates the operations on the smaller tensors.
 
-Gaussians are computed from moments of the votes. With U = V - c for any constant c, all iterations
-share Q = [U, U^2], which takes the place of U:
+Gaussians are computed from moments of the votes V. Let U = V - c with a constant c. All iterations
+use the same moments Q = [U, U^2]; the products above are computed with Q instead of U:
 
     with shares s:        n = sum_l s_l;  [m1, m2] = sum_l s_l Q_l;  d = m1 - (1 - n) c
                           mu = c + d;   var = m2 - 2 d m1 + n d^2 + floor
     with precision p:     sum_d p_d (V_ld - mu_d)^2 = [-2 p d, p] Q_l + sum_d p_d d_d^2
 
-The variance and the distances are differences of larger numbers. c is the plain mean of the votes.
-The rounding error of variance and distances is therefore relative to the squared spread of all
-votes around their mean. It was measured in single precision with 16 numbers, for a Gaussian of 40
-votes that agree to 0.01 among 160 votes with a spread of 10. The error of the variance is at most
-3e-6 (the floor of EM is 5e-4). The error of a squared distance is at most 0.11 (7 %). In double
-precision the error does not matter. TF32 rounds 8,000 times as coarsely, so this module switches
-TF32 off.
+The variance and the distances are differences of larger numbers. c is the plain mean of the votes,
+so the rounding errors are relative to the squared spread of all votes around their mean. They were
+measured in single precision, for 160 votes of 16 numbers with a spread of 10. 40 of these votes
+differ by only 0.01 and form a Gaussian. The error of its variance is at most 3e-6 (the floor of EM
+is 5e-4). The error of a squared distance is at most 0.11 (7 %). In double precision the errors do
+not matter. TF32 rounds 8,000 times as coarsely as float32, so this module switches TF32 off.
 
 Shape letters: B batch, M parent positions, J parent types, D parent pose, L children below a
-position; E = B M J parents; X = D numbers of U, or 2 D of Q. `by_x` is the gradient of the loss
-with respect to x.
+position; E parents in the batch (E = B M J); X numbers of U (D) or of Q (2 D). `by_x` is the
+gradient of the loss with respect to x.
 """
 
 import inspect
@@ -42,14 +41,14 @@ from capsweep.model.votes import LocalVotes, split_images
 
 
 class FormedVotes:
-    """The formed votes of a layer, with the operations that references apply to them.
+    """The formed votes of a layer, with the operations that reference implementations need.
 
     Args:
         votes: Votes of the children.
 
     Attributes:
         votes_BMJLD: The votes.
-        zero_BMJL: Zeros, the logits of children that prefer no parent.
+        zero_BMJL: Zeros. As logits, they give equal couplings.
     """
 
     def __init__(self, votes: LocalVotes) -> None:
@@ -62,7 +61,7 @@ class FormedVotes:
         return self.votes.local_activation()
 
     def sum_votes(self, share_BMJL: Tensor) -> Tensor:
-        """Compute the weighted sums over the children, sum_l s_l V_l [B, M, J, D]."""
+        """Compute the weighted sums of the votes over the children, sum_l s_l V_l [B, M, J, D]."""
         return torch.matmul(share_BMJL[..., None, :], self.votes_BMJLD).squeeze(3)
 
     def compare_votes(self, pose_BMJD: Tensor) -> Tensor:
@@ -81,41 +80,41 @@ class FormedVotes:
         return mean_BMJD, torch.matmul(share_BMJL[..., None, :], squared_BMJLD).squeeze(3) + floor
 
     def compute_distances(self, mean_BMJD: Tensor, variance_BMJD: Tensor) -> Tensor:
-        """Compute squared distances [B, M, J, L] of votes from means, divided by the variance."""
+        """Compute sum_d (V_ld - mean_d)^2 / variance_d [B, M, J, L] for each vote V_l."""
         squared_BMJLD = (self.votes_BMJLD - mean_BMJD[..., None, :]).square()
         return torch.matmul(squared_BMJLD, (1 / variance_BMJD)[..., None]).squeeze(-1)
 
     def divide_children(
         self, logit_BMJL: Tensor, norm: str = "all", none_of_the_above: bool = False
     ) -> Tensor:
-        """Compute the shares [B, M, J, L] of each child, as `coupling_softmax` does.
-
-        If each position has its own softmax, the softmax works on the axis order [B, M, J, L]
-        directly.
+        """Compute the shares [B, M, J, L] of each child among its parents, by a softmax.
 
         Args:
             logit_BMJL: Routing logits.
-            norm: The set of parents that share a child: "all", "types" or "positions".
-            none_of_the_above: Whether a share of each child may go to no parent. The softmax then
-                has one more slot for this share, with the logit 0.
+            norm: The set of parents of one softmax. "all": all types at all positions above the
+                child. "types": all types at one position. "positions": one type at all positions
+                above the child.
+            none_of_the_above: Whether a share of each child may go to no parent. If so, the softmax
+                has one more logit, 0, for this share.
         """
+        # If each position has its own softmax, the axes can keep their order.
         if logit_BMJL.shape[1] == 1 or norm == "types":
             return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
         return self.votes.divide_children(logit_BMJL.mT, norm, none_of_the_above).mT
 
     def apply_given(self, coupling_BMJL: Tensor) -> Tensor:
-        """Return the couplings given with the votes, if any, else those of the variant."""
+        """Return the couplings given with the votes, or `coupling_BMJL` if none are given."""
         given_BMLJ = self.votes.given_BMLJ
         return coupling_BMJL if given_BMLJ is None else given_BMLJ.mT
 
 
 def _make_zeros(sample_BMJL: Tensor) -> Tensor:
-    """Make zeros [B, M, J, L] in which the parents of a child are neighbours in memory."""
+    """Make zeros [B, M, J, L] whose axis J is contiguous in memory."""
     return torch.zeros_like(sample_BMJL.mT, memory_format=torch.contiguous_format).mT
 
 
 class VoteProducts(FormedVotes):
-    """The votes U of some images, and a record of the products that routing computed with them.
+    """The votes U of some images, with a record of all products that routing computed from U.
 
     Args:
         votes_BMJDL: Votes U with the children as the last axis.
@@ -129,7 +128,7 @@ class VoteProducts(FormedVotes):
 
     @staticmethod
     def read_constants(votes: LocalVotes, votes_BMJDL: Tensor) -> list[Tensor]:
-        """Return the tensors that the routing reads besides the votes; here there are none."""
+        """Return the tensors that the routing reads besides the votes; this class has none."""
         return []
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
@@ -147,7 +146,7 @@ class VoteProducts(FormedVotes):
         return sum_EX.unflatten(0, self.parents)
 
     def compare_votes(self, pose_BMJD: Tensor) -> Tensor:
-        """Compute the scalar products p . U_l [B, M, J, L] of votes with poses p of X numbers."""
+        """Compute the scalar products p . U_l [B, M, J, L] of the votes and the poses p."""
         pose_EX = pose_BMJD.flatten(0, 2)
         product_EL = torch.bmm(pose_EX[:, None], self.factor_EXL)[:, 0]
         self._record(product_EL, pose_EX, product_EL)
@@ -156,11 +155,11 @@ class VoteProducts(FormedVotes):
     def _record(self, product: Tensor, left_EX: Tensor, right_EL: Tensor) -> None:
         """Record a product for the backward pass.
 
-        The product is itself one of the two factors `left_EX` and `right_EL`. In the backward pass
-        its gradient takes the place of this factor.
+        Each product adds an outer product of two factors to the gradient of U. One factor is the
+        gradient of `product`. It is not known yet, so `product` itself is passed as this factor.
         """
         if torch.is_grad_enabled():
-            # U is constant in the body's graph, so a product with a constant becomes a leaf.
+            # U is a constant here. If the other factor is constant too, the product becomes a leaf.
             self.products.append(product.requires_grad_())
             self.factors.append((left_EX, right_EL))
 
@@ -179,7 +178,7 @@ class VoteProducts(FormedVotes):
         ):
             if by is not None:
                 pairs.append((by, right_EL) if product is left_EX else (left_EX, by))
-        if not pairs:  # the outputs depend on masses only
+        if not pairs:  # no output depends on the products
             return None
         left_EXT = torch.stack([left for left, _ in pairs], dim=2)
         right_ETL = torch.stack([right for _, right in pairs], dim=1)
@@ -193,9 +192,9 @@ class VoteProducts(FormedVotes):
 
 
 class VoteMoments(VoteProducts):
-    """The moments [U, U^2] of the votes of some images, and a record of the products with them.
+    """The moments [U, U^2] of the votes of some images, with a record of the products computed.
 
-    U are the votes minus their plain mean over the children.
+    U is a vote minus the plain mean of the votes over the children.
 
     Args:
         votes_BMJDL: Votes with the children as the last axis.
@@ -225,8 +224,8 @@ class VoteMoments(VoteProducts):
         """Compute the mean and the variance of weighted votes from the moments, each [B, M, J, D].
 
         Args:
-            share_BMJL: Weights of the votes, with sum 1 over the children, or less for parents
-                without active children.
+            share_BMJL: Weights of the votes. Over the children they sum to 1, or to less if no
+                child of the parent is active.
             floor: Number added to every variance.
         """
         first_BMJD, second_BMJD = self.sum_votes(share_BMJL).chunk(2, dim=3)
@@ -236,7 +235,7 @@ class VoteMoments(VoteProducts):
         return self.centre_BMJD + shift_BMJD, spread_BMJD.clamp(min=0) + floor
 
     def compute_distances(self, mean_BMJD: Tensor, variance_BMJD: Tensor) -> Tensor:
-        """Compute squared distances [B, M, J, L] of votes from means, divided by the variance."""
+        """Compute sum_d (V_ld - mean_d)^2 / variance_d [B, M, J, L] for each vote V_l."""
         shift_BMJD = mean_BMJD - self.centre_BMJD
         precision_BMJD = variance_BMJD.reciprocal()
         scaled_BMJD = precision_BMJD * shift_BMJD
@@ -256,10 +255,10 @@ class VoteMoments(VoteProducts):
 def compute_log_fit(
     scaled_BMJL: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tensor
 ) -> Tensor:
-    """Compute log a_j + log p_j(V_ij) [B, M, J, L] of parents that are Gaussians.
+    """Compute log a_j + log p_j(V_ij) [B, M, J, L], where p_j is the Gaussian of parent j.
 
     Args:
-        scaled_BMJL: Squared distances between votes and means, in units of the variance.
+        scaled_BMJL: Result of `compute_distances`.
         variance_BMJD: Variances of the parents.
         log_activation_BMJ: Logarithms of the activations a_j.
     """
@@ -285,14 +284,14 @@ def make_fast(
 
     The fast implementation needs less time and memory and cannot record a trace. It routes a few
     images at a time, because images do not influence each other. The votes of these images stay in
-    the cache. Without gradients, memory holds only these votes.
+    the cache. If no gradients are needed, no other votes are in memory.
 
     Args:
         reference: Reference implementation of a variant.
-        kind: Class of votes that the reference reads in the fast implementation.
+        kind: Class of the votes that the fast implementation passes to the reference.
 
     Returns:
-        A function with the arguments of the reference, without `with_trace`.
+        A function with the arguments of the reference except `with_trace`.
     """
     signature = inspect.signature(reference)
 
@@ -325,11 +324,13 @@ Body = Callable[..., Sequence[Tensor]]
 def apply_to_votes(
     kind: type[VoteProducts], body: Body, votes_BMJDL: Tensor, *leaves: Tensor
 ) -> Sequence[Any]:
-    """Compute `body(kind(votes), *leaves)`, and differentiate all products with the votes together.
+    """Compute `body(kind(votes_BMJDL), *leaves)` as one differentiable operation.
+
+    The backward pass differentiates all recorded products with the votes together.
 
     Args:
         kind: Class that records the products.
-        body: Function of the recorded votes and the leaves.
+        body: Function that computes tensors from an instance of `kind` and the leaves.
         votes_BMJDL: Votes with the children as the last axis.
         *leaves: Other tensors that need a gradient.
 
@@ -344,7 +345,7 @@ def apply_to_votes(
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """Switch TF32 off inside a context, because small differences of products matter."""
+    """Switch TF32 off inside a context, because products are subtracted from each other."""
     was_allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
@@ -354,7 +355,7 @@ def _without_tf32() -> Iterator[None]:
 
 
 class _ProductsFunction(torch.autograd.Function):
-    """An autograd function that runs its body in a separate graph, where votes are constants."""
+    """An autograd function that runs `body` in a separate graph, in which votes are constants."""
 
     @staticmethod
     def forward(

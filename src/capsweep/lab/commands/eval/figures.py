@@ -1,7 +1,8 @@
-"""`capsweep eval NAME CELL` draws a figure of a cell; `capsweep eval figures SWEEP` draws many.
+"""The commands `capsweep eval NAME CELL` and `capsweep eval figures SWEEP`, which draw figures.
 
-To add a figure, add an entry to FIGURES, which names a module of `evaluation.figures`. Add this
-function to the module:
+The first command draws the figure NAME of one cell. The second command draws the missing figures of
+a sweep. To add a figure, add an entry to FIGURES. The entry names a module of
+`lab.evaluation.figures`. Add this function to that module:
 
     draw_NAME(loader, signature, options)       yields the drawings of a cell
 
@@ -39,9 +40,9 @@ class Figure(NamedTuple):
     """A kind of figure and its command.
 
     Attributes:
-        module: Module of `evaluation.figures` that draws it.
-        text: Help text of its command.
-        options: Options of its command.
+        module: Name of the module of `lab.evaluation.figures` that draws the figure.
+        text: Help text of the command.
+        options: Options of the command, besides the cell and `--device`.
     """
 
     module: str
@@ -69,7 +70,7 @@ COMMANDS: dict[str, Command] = {
 def run(parsed: argparse.Namespace) -> None:
     """Draw a figure of a cell, or the missing figures of a sweep.
 
-    Pictures and their numbers are written to `evals/` of each cell.
+    Pictures and their numbers are written to the folder `evals/` of the cell.
     """
     from capsweep.lab.evaluation.sweep_cells import open_cell
 
@@ -80,12 +81,12 @@ def run(parsed: argparse.Namespace) -> None:
 
 
 def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Namespace) -> None:
-    """Draw a figure of a finished cell into its `evals/`, and print its files and captions.
+    """Draw a figure of a finished cell; print the paths of the figure's files, and the captions.
 
     Raises:
         NotApplicableError: The cell cannot have this figure, for example because its network has no
             decoder or no routing; the error names the cell.
-        UserError: Any other fault; the error names the cell.
+        UserError: The figure cannot be drawn for another reason.
     """
     module = import_module(f"capsweep.lab.evaluation.figures.{FIGURES[name].module}")
     draw = getattr(module, f"draw_{name.replace('-', '_')}")
@@ -101,8 +102,9 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
 def _draw_missing(parsed: argparse.Namespace) -> None:
     """Draw the missing figures of each row of a sweep, for the first finished seed of the row.
 
-    A figure is missing if no cell of the row has it. The page of the sweep shows the figures. If an
-    error ends the command, finished figures stay, and the next call draws only the others.
+    A figure is missing if no finished cell of the row has it. The page of the sweep shows the
+    figures. If an error ends the command, finished figures stay, and the next call draws only the
+    other figures.
     """
     from capsweep.lab.evaluation.sweep_cells import load_cells
 
@@ -117,7 +119,7 @@ def _draw_missing(parsed: argparse.Namespace) -> None:
 
 
 def _list_missing(cells: "SweepCells", names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the signature of the cell and the name of each missing figure."""
+    """Yield, for each missing figure, the signature of the cell to draw and the figure's name."""
     for group, finished in cells.evaluate_points(lambda point: point.cell.signature):
         files = [file for cell in group.finished.values() for file in cell.evaluations]
         for name in names:

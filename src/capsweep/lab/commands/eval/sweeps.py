@@ -1,6 +1,6 @@
-"""`capsweep eval NAME SWEEP` computes numbers from the cells of a sweep, and makes a table of them.
+"""`capsweep eval NAME SWEEP` computes numbers from the cells of a sweep and prints a table.
 
-The numbers of each cell are stored in its `evals/`.
+The numbers of a cell are stored in the folder `evals/` of the cell.
 """
 
 import argparse
@@ -37,7 +37,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def run(parsed: argparse.Namespace) -> None:
-    """Evaluate the finished cells of a sweep, print their table, and write it to a file."""
+    """Evaluate the finished cells of a sweep; print a table, and write the table to a file."""
     from capsweep.lab.evaluation import attack, averages, routing
     from capsweep.lab.evaluation.sweep_cells import load_cells
 

@@ -53,8 +53,9 @@ def format_error(wrong: int, total: int) -> str:
 def describe_comparison(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
     """Describe in three lines how the errors of two cells differ on the same test examples.
 
-    The lines are: how many examples each cell gets wrong, the difference of error (first minus
-    second) with its paired bootstrap interval, and the p value of McNemar's exact test.
+    1. The numbers of examples that only the first, only the second, or both cells get wrong.
+    2. The error of the first cell minus that of the second, with the paired bootstrap interval.
+    3. The p value of McNemar's exact test.
 
     Args:
         predictions: Scores and labels of each of the two cells, by signature. The order of the

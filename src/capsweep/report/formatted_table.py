@@ -33,7 +33,7 @@ class FormattedField:
     """One field of a table as text."""
 
     text: str  # such as `1.23 ± 0.10 % (3)`
-    kind: Literal["coordinate", "value", "accuracy", "difference", "published"]  # what it shows
+    kind: Literal["coordinate", "value", "accuracy", "difference", "published"]  # what is in it
     best: bool = False  # whether the field has the best mean of its column
     column: int | None = None  # index in `ResultTable.columns`; only for values and differences
 

@@ -49,7 +49,7 @@ VERDICT = "Not written yet. All that is outside the two markers is written by ha
 
 
 def section_markers(name: str) -> tuple[str, str]:
-    """Return the first and the last line of a section: comments that a reader does not see."""
+    """Return the first and the last line of a section. Both are comments, invisible on the page."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 

@@ -111,10 +111,10 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Compute the paired bootstrap interval of the difference of two error rates.
 
-    The interval is the percentile interval at the level CONFIDENCE. Each resample is one multinomial
-    draw of three counts: examples that only the first network got wrong, examples that only the
-    second got wrong, and all others. The cost of a resample does not depend on the number of
-    examples. Source: Efron 1979.
+    This is the percentile interval at the level CONFIDENCE. Each resample is one multinomial draw
+    of three counts: examples that only the first network got wrong, examples that only the second
+    got wrong, and all others. The cost of a resample does not depend on the number of examples.
+    Source: Efron 1979.
 
     Args:
         counts: Errors of both networks on the same examples.

@@ -1,12 +1,15 @@
 """White-box attacks within a ball of the maximum norm: FGSM, BIM and PGD with random restarts.
 
-    x_0 = x, for PGD x + uniform(-eps, eps)
-    x_k = clip(x_{k-1} + step sign(d loss / d x_{k-1}))     into the ball, then into the bounds
+    x_0 = x                             for FGSM and BIM
+    x_0 = x + uniform(-eps, eps)        for PGD
+    x_k = clip(x_{k-1} + step sign(d loss / d x_{k-1}))
 
-The loss is the cross-entropy of the logits. An untargeted attack raises the loss of the true class.
-A targeted attack lowers the loss of a wanted class, which is each of the other classes in turn.
-Only the last x_k counts, and the attacker may also leave an image unchanged. Sources: Goodfellow et
-al. 2015 (FGSM), Kurakin et al. 2017 (BIM), Madry et al. 2018 (PGD).
+All x_k are clipped to the ball |x_k - x| <= eps and to the bounds of the data. The loss is the
+cross-entropy of the logits. An untargeted attack raises the loss of the true class. A targeted
+attack lowers the loss of a wanted class, with a minus sign before `step`. Each class other than the
+true class is the wanted class in turn. Only the last x_k counts, and the attacker may also leave an
+image unchanged. Sources: Goodfellow et al. 2015 (FGSM), Kurakin et al. 2017 (BIM), Madry et al.
+2018 (PGD).
 
 Shape letters: B batch, N classes, C H W image.
 """
@@ -31,9 +34,9 @@ from capsweep.lab.evaluation.sweep_cells import Content, SweepCells
 from capsweep.model.capsules import NetworkOutput
 from capsweep.runtime.terminal import count_of
 
-LENGTH_EPS = 1e-6  # lengths are clipped this far from 0 and 1, so that logits stay finite
+LENGTH_EPS = 1e-6  # keeps lengths this far from 0 and 1, so that logits are finite
 PGD_REACH = 2.5  # sum of PGD's steps, in units of eps; enough to cross the ball
-BATCH = 100  # examples attacked together; random starts are drawn for each batch
+BATCH = 100  # examples in a batch; random starts are drawn for each batch
 EPS_SCALE = "input"  # written to files: eps is in units of the network's input
 UNIT_RANGE, PIXEL_RANGE, UNBOUNDED = "[0, 1]", "0 to 255 before standardisation", "none"
 
@@ -64,20 +67,20 @@ class Attack:
 
     @property
     def step(self) -> float:
-        """The change of each input value in one step."""
+        """The size of the change of each input value in one step, before clipping."""
         return (PGD_REACH if self.method == "pgd" else 1.0) * self.eps / self.steps
 
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """The rules of an attack: the images, the bounds of their changed values, and the aim.
+    """The rules of an attack on some images: the bounds of changed values, and the aim.
 
     Attributes:
         images_BCHW: The unchanged images.
-        classes_B: True classes of the images. In a targeted attack, the wanted classes.
-        low: Lower bound of changed values, which broadcasts to the images.
-        high: Upper bound of changed values, which broadcasts to the images.
-        bounds: Both bounds in words.
+        classes_B: In a targeted attack, the wanted classes. Otherwise the true classes.
+        low: Lower bound of changed values, in a shape that broadcasts to the images.
+        high: Upper bound of changed values, in a shape that broadcasts to the images.
+        bounds: The two bounds in words.
         targeted: Whether `classes_B` are wanted classes.
     """
 
@@ -89,24 +92,29 @@ class ThreatModel:
     targeted: bool = False
 
     def select_images(self, index_B: Tensor) -> "ThreatModel":
-        """Return the threat model of the examples with the given indices."""
+        """Return a threat model with only the images at the given indices."""
         names = ("images_BCHW", "classes_B", "low", "high")
         return replace(self, **{name: getattr(self, name)[index_B] for name in names})
 
     def clip_images(self, images_BCHW: Tensor, eps: float) -> Tensor:
-        """Clip images to the ball of radius `eps` around the unchanged images and to the bounds."""
+        """Clip values to at most `eps` from the unchanged values, and to `low` and `high`."""
         lowest = (self.images_BCHW - eps).maximum(self.low)
         return images_BCHW.clamp(lowest, (self.images_BCHW + eps).minimum(self.high))
 
     def is_reached(self, scores_BN: Tensor) -> Tensor:
-        """Return for each image [B] whether the class with the highest score is a success."""
+        """Return for each image [B] whether the attack succeeds with these scores.
+
+        A targeted attack succeeds if the wanted class has the highest score. An untargeted attack
+        succeeds if another class than the true class has the highest score.
+        """
         return (scores_BN.argmax(dim=1) == self.classes_B) == self.targeted
 
 
 def make_threat_model(cell: TrainedCell, part: slice) -> ThreatModel:
-    """Return the threat model for some test examples of a cell.
+    """Return the threat model of an untargeted attack on some test examples of a cell.
 
-    The attacker changes the input of the network, which may be standardised images.
+    The attacker changes the input of the network. If the data set standardises images, this input
+    is a standardised image.
 
     Args:
         cell: The trained cell.
@@ -133,13 +141,15 @@ def make_threat_model(cell: TrainedCell, part: slice) -> ThreatModel:
 
 
 class AttackCount(NamedTuple):
-    """How often an attack succeeded. A try is an image, or a pair of an image and a wanted class.
+    """How often an attack succeeded.
+
+    A try is an attack on one image. In a targeted attack, each try has one wanted class.
 
     Attributes:
         successes: Number of successful tries.
         tries: Number of tries.
-        flat: Number of tries in which the gradient of the loss is 0 at the unchanged image. Then
-            steps have no direction.
+        flat: Number of tries in which the gradient of the loss is 0 at the unchanged image. There,
+            a step has no direction.
     """
 
     successes: int
@@ -150,7 +160,11 @@ class AttackCount(NamedTuple):
 def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
     """Attack every cell of a sweep, and publish a table with a row for each method.
 
-    Each cell gets one file for each method in its `evals/`.
+    For each method, a file is stored in the folder `evals/` of each cell.
+
+    Raises:
+        UserError: No cell is finished, the images of a data set show several classes, or a network
+            does not reproduce its stored predictions.
     """
     evaluated = cells.evaluate_networks(parsed.device, lambda cell: attack_cell(cell, parsed))
     rate, aim = ("success_rate", "targeted") if parsed.targeted else ("accuracy", "untargeted")
@@ -168,7 +182,7 @@ def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
 
 
 def _describe_attacks(contents: Sequence[Content]) -> list[str]:
-    """Return notes that explain the numbers of the table."""
+    """Return notes that explain the numbers in the table of attacks."""
     results = [result for content in contents for result in content["attacks"]]
     rate = "test accuracy under attack"
     if results[0]["targeted"]:
@@ -195,9 +209,8 @@ def attack_cell(cell: TrainedCell, options: Namespace) -> Iterator[tuple[str, Co
     """Attack a cell with each method.
 
     Yields:
-        Name and content of a file for `evals/`, for each method. The content has the counts and the
-        accuracy under attack for each eps. For targeted attacks it has the success rate instead of
-        the accuracy.
+        For each method, the name and content of a file for `evals/`. For each eps, the content has
+        the counts and a rate: the accuracy under attack, or the success rate of targeted attacks.
 
     Raises:
         UserError: The images show several classes, or the network does not reproduce the stored
@@ -231,7 +244,7 @@ def make_attack(method: str, eps: float, options: Namespace, seed: int) -> Attac
 
 
 def _measure_attack(cell: TrainedCell, attack: Attack, examples: int) -> dict[str, Any]:
-    """Attack a cell in batches; return the budget, counts and rate of the attack as plain data."""
+    """Attack a cell in batches, and return budget, counts and rate as data for JSON."""
     counts = [
         count_successes(cell, make_threat_model(cell, part), attack, part.start)
         for part in split_range(examples, BATCH)
@@ -248,13 +261,14 @@ def count_successes(
 ) -> AttackCount:
     """Count how often an attack succeeds on some examples.
 
-    A targeted attack is tried with each of the other classes.
+    A targeted attack is tried with each class other than the true class.
 
     Args:
-        network: Function from images to scores.
-        model: Threat model of the examples, with their true classes.
+        network: Function that computes the output of a network for images.
+        model: Threat model of the examples; `classes_B` has the true classes.
         attack: Attack method and budget.
-        first: Index of the first example in the test set; random starts depend on it.
+        first: Index of the first of these examples in the test set. Random starts depend on this
+            index.
     """
     scores_BN = _predict_scores(network, model.images_BCHW)
     starts = [draw_start(model, attack, first, restart) for restart in range(attack.restarts)]
@@ -280,10 +294,11 @@ def count_successes(
 
 
 def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> Tensor:
-    """Return the images [B, C, H, W] from which an attack starts: for PGD random, else unchanged.
+    """Return the images [B, C, H, W] from which an attack starts.
 
-    The random numbers depend only on the seed, the restart and the first example. So an attack with
-    more restarts also uses all starts of an attack with fewer restarts.
+    PGD starts from random images in the ball; the other methods start from the unchanged images.
+    The random numbers depend only on the seed of the attack, on `restart` (from 0) and on `first`.
+    So an attack with more restarts also uses all starts of an attack with fewer restarts.
     """
     if attack.method != "pgd":
         return model.images_BCHW
@@ -322,8 +337,11 @@ def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Te
 def find_logits(output: NetworkOutput) -> Tensor:
     """Return scores [B, N] that do not saturate.
 
-    If the network has logits, these are returned. If it has class capsules, the logits of the
-    capsule lengths are returned. Otherwise the scores are returned.
+    The result is the first of these that exists:
+
+    - the logits of the network;
+    - log(s / (1 - s)) of the scores s, if the network has class capsules;
+    - the scores.
     """
     if output.logits_BN is not None:
         return output.logits_BN.float()

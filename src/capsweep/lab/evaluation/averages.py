@@ -38,7 +38,12 @@ CROPS_NOTE = (
 
 
 def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
-    """Publish a table of ensemble errors. The networks of all seeds of a row form an ensemble."""
+    """Publish a table of ensemble errors. The networks of all seeds of a row form an ensemble.
+
+    Raises:
+        UserError: No cell is finished, the stored predictions of a cell are not valid, or two
+            cells of a row were tested on different examples or classes.
+    """
     lines, published = [], []
     for group, names in cells.evaluate_points(lambda point: point.cell.signature):
         members = {name: load_predictions(cells.ledger, name) for name in names}
@@ -59,13 +64,16 @@ def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
 
 
 def find_ensemble_errors(members: Mapping[str, Predictions]) -> np.ndarray:
-    """Return which examples [M] an ensemble classifies wrongly, from stored scores.
+    """Find the test examples that an ensemble classifies wrongly.
 
-    The members' scores of an example are added. So classes are ranked by their average score, which
-    is the average length of their capsules in capsule networks. The networks are not run.
+    For each example, the stored scores of all members are added. So the ensemble ranks classes by
+    their average score. No network is run.
 
     Args:
-        members: Predictions of each cell, by signature.
+        members: Stored scores [M, N] and labels of each member, by signature of the cell.
+
+    Returns:
+        A boolean array [M].
 
     Raises:
         UserError: Two cells were tested on different examples or classes; the error names them.
@@ -82,10 +90,14 @@ def find_ensemble_errors(members: Mapping[str, Predictions]) -> np.ndarray:
 
 
 def measure_error(name: str, predictions: Predictions) -> float:
-    """Return the test error of one member.
+    """Return the test error of one network, computed from its stored predictions.
+
+    Args:
+        name: Signature of the cell, for the error message.
+        predictions: Stored scores and labels.
 
     Raises:
-        UserError: The stored scores of the member are not valid predictions.
+        UserError: The stored predictions are not valid; the error names the cell.
     """
     try:
         return float(find_wrong(*predictions).mean())
@@ -96,7 +108,11 @@ def measure_error(name: str, predictions: Predictions) -> float:
 def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
     """Test every cell on 13 crops of each image, and publish a table of the errors.
 
-    The errors of each cell are stored in its `evals/`.
+    The errors of each cell are stored in the folder `evals/` of the cell.
+
+    Raises:
+        UserError: No cell is finished, the data set has no crops, or a network does not reproduce
+            its stored predictions.
     """
     lines = []
     for group, of_cells in cells.evaluate_networks(
@@ -112,7 +128,7 @@ def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
 
 
 def measure_crops(cell: TrainedCell) -> dict[str, Any]:
-    """Return the errors of the central crop and of all crops together, as plain data for `evals/`.
+    """Return the test errors for the central crop and for all crops together, as data for JSON.
 
     Raises:
         UserError: The data set has no crops, or the network does not reproduce the stored

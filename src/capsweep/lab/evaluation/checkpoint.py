@@ -27,10 +27,11 @@ from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong
 from capsweep.training import build, devices
 
-# Overrides that belong to the machine on which a cell was trained: its folders, its devices (older
-# cells could have several), and kernels that only some devices have.
+# Overrides that belong to the machine on which a cell was trained: folders, devices (older cells
+# could have several), and the choice of kernels, because some kernels do not run on all devices.
 MACHINE_KEYS = ("places.", "resources.", "trainer.devices=", "routing.impl=")
-# Fraction of the highest score. If scores differ by less, another device may choose another class.
+# If two scores differ by less than this fraction of the highest score, another device may choose
+# another class.
 TIE_GAP = 1e-3
 
 
@@ -40,8 +41,8 @@ class Retest(NamedTuple):
     Attributes:
         examples: Number of tested examples, counted from the first test example.
         wrong: Number of examples that the network classifies wrongly.
-        ties: Number of examples that are now right and were wrong in the stored predictions, or the
-            reverse. All are near ties: two classes have almost the same score.
+        ties: Number of examples that are right in only one of the two predictions, the new or the
+            stored. All of them are near ties: two classes have almost the same score.
     """
 
     examples: int
@@ -71,12 +72,12 @@ class TrainedCell:
     train: EvaluatedSplit | None = None
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
-        """Return the network's output, in the precision in which the cell was trained and tested.
+        """Return the network's output, computed in the precision of the cell's training and test.
 
         TF32 is replaced by float32 if the device has no TF32.
         """
         precision, device = self.config["precision"], self.test.device
-        devices.allow_tf32(precision == "tf32")  # the last cell may have another precision
+        devices.allow_tf32(precision == "tf32")  # the previous cell may have another precision
         mixed = precision == "bf16-mixed"
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed):
             return self.network(images_BCHW, **options)
@@ -92,7 +93,10 @@ class TrainedCell:
         return torch.cat([scores_BN for _, scores_BN in evaluated])
 
     def predict_scores(self, count: int, at_once: int = EVALUATION_BATCH) -> Predictions:
-        """Return scores [M, N] and labels of the first `count` test examples."""
+        """Return scores [M, N] and labels of the first `count` test examples.
+
+        The network is run on batches of `at_once` examples.
+        """
         scores, labels = [], []
         with torch.no_grad():
             for batch in iterate_batches(self.test, count, at_once):
@@ -108,8 +112,8 @@ class TrainedCell:
                 the cell was tested.
 
         Raises:
-            UserError: An example that is no near tie is classified differently; the error names the
-                cell. Near ties may differ, because devices round differently.
+            UserError: The network does not reproduce the stored predictions; the error names the
+                cell. Near ties may differ, because devices round differently (see `count_ties`).
         """
         tested = len(self.stored[1])
         count = tested if examples is None else min(examples, tested)
@@ -120,17 +124,17 @@ class TrainedCell:
     def count_ties(self, predictions: Predictions, index: Any) -> int:
         """Count test examples that are right in only one of two predictions: the new or the stored.
 
-        All counted examples must be near ties. In a near tie, the stored scores of the lowest
-        predicted class and of the highest class that is not predicted differ by at most TIE_GAP
-        times the highest score.
+        All counted examples must be near ties. An example with one label is a near tie if its two
+        highest stored scores differ by at most TIE_GAP * |highest stored score|. With L labels, the
+        stored scores in ranks L and L + 1 are compared.
 
         Args:
             predictions: New scores and labels of some test examples.
-            index: Position of these examples among the test examples, as a slice or a list.
+            index: Indices of these examples in the test set, as a slice or a list.
 
         Raises:
-            UserError: The labels differ, or a counted example is no near tie; the error names the
-                cell.
+            UserError: The new labels differ from the stored labels, or a counted example is no near
+                tie; the error names the cell.
         """
         (scores_MN, labels), (stored_MN, stored_labels) = predictions, self.stored
         stored_MN = stored_MN[index]
@@ -151,7 +155,9 @@ class TrainedCell:
 
 @dataclass
 class CellLoader:
-    """An object that loads finished cells onto a device, and keeps the data set of the last cell.
+    """An object that loads finished cells onto a device.
+
+    The data set of the last cell stays in memory, because the next cell may use the same data set.
 
     Attributes:
         ledger: Ledger of the cells.
@@ -173,9 +179,9 @@ class CellLoader:
                 configuration from the overrides with which the cell was run.
 
         Raises:
-            UserError: The cell is not finished, or the present code does not accept its settings or
-                weights, or the data has changed; the error names the cell and says what to do.
-            DamageError: A file of the cell is missing.
+            UserError: The cell is not finished, the present code does not accept the cell's
+                settings or weights, or the data has changed. The error names the cell.
+            DamageError: A file of the cell is missing or damaged.
         """
         if (result := self.ledger.read_result(name)) is None:
             raise UserError(f"{name}: it is not finished; run the cell first")
@@ -196,7 +202,11 @@ class CellLoader:
     def _compose_again(self, name: str) -> Mapping[str, Any]:
         """Compose a cell's configuration from its recorded overrides, to locate its data files.
 
-        The ledger stores only the science, which does not contain the locations of files.
+        The ledger stores only the science. The science does not contain the locations of files.
+
+        Raises:
+            DamageError: The recorded overrides are missing.
+            UserError: The present code refuses the overrides.
         """
         overrides = self.ledger.read_provenance(name).get("overrides")
         if overrides is None:
@@ -227,14 +237,14 @@ class CellLoader:
         try:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
             network.load_state_dict(weights)
-        except Exception as error:  # an unfit file can raise anything
+        except Exception as error:  # a file that does not fit can raise any type
             why = "weights.ckpt does not fit the network that the present code builds"
             cure = f"use the code that trained it: {_reproduce(name)}"
             raise UserError(f"{name}: {why} ({type(error).__name__}); {cure}") from error
         return network.to(self.device).eval().requires_grad_(False)
 
     def _load_splits(self, config: Mapping[str, Any]) -> PreparedSplits:
-        """Return the data set of a configuration; read it if the last cell had another data set."""
+        """Return the data set of a configuration. Read it only if the last cell used another."""
         dataset = config["dataset"]
         key = json.dumps(dataset, sort_keys=True)
         if self._splits is None or self._splits[0] != key:
@@ -244,7 +254,7 @@ class CellLoader:
 
 
 def find_device(name: str) -> torch.device:
-    """Return the torch device of a name; `auto` is the GPU if there is one, else the CPU.
+    """Return the torch device for a name; `auto` gives the GPU if there is one, else the CPU.
 
     Raises:
         UserError: There is no such device; the error names `--device`.
@@ -259,17 +269,17 @@ def find_device(name: str) -> torch.device:
 
 
 def iterate_batches(split: EvaluatedSplit, count: int, at_once: int) -> Iterator[Batch]:
-    """Yield batches of `at_once` examples: the first `count` of a split, or all if it has fewer."""
+    """Yield the first `count` examples of a split (or all it has) in batches of `at_once`."""
     return map(split.evaluation_batch, split_range(min(count, len(split)), at_once))
 
 
 def split_range(count: int, size: int) -> Iterator[slice]:
-    """Yield slices of at most `size` that cover the first `count` examples."""
+    """Yield slices of at most `size` examples that together cover the first `count` examples."""
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a copy of the science with the logistics that belong inside its sections."""
+    """Return a copy of the science, with the keys LOGISTICS_INSIDE of `logistics` added."""
     config = copy.deepcopy(dict(science))
     for path in LOGISTICS_INSIDE:
         section, _, key = path.rpartition(".")

@@ -1,26 +1,29 @@
 """Measures of a routed layer's couplings over many images.
 
-    entropy       H(c) / ln n                  1 for equal shares among n choices
+    entropy       H(c) / ln n                  1 for equal shares
     polarisation  (max c - 1/n) / (1 - 1/n)    0 for equal shares, 1 if one choice has everything
-    variety       variance of couplings between images / variance over images and links
+    variety       (variance over images, mean over links) / variance over images and links
     dead          share of parents whose activation stays below DEAD on all images
     trees         number of distinct parse trees / number of images
 
-A parse tree is the set of the largest couplings of all children in an image.
+Here c are the couplings of a child, n is the number of its choices, and H(c) = - sum c ln c. A link
+is a pair of a child and a parent. The parse tree of an image is the set of links that have the
+largest coupling of their child.
 
-A child's couplings are its shares among its choices. A child's choices are all its parents, of all
-types at all positions above the child. With none-of-the-above, "no parent" is one more choice. Some
-routings divide each child several times (`routing.norm`): among the types at each position, or
-among the positions for each type. Then a child has several distributions. A child with a single
-parent has no choice, and a child without parents has no shares.
+A child's choices are all its parents, of all types at all positions above the child. With
+none-of-the-above, "no parent" is one more choice. A child's couplings are its shares for these
+choices. With `routing.norm=types`, a child divides itself once per position, among the types. With
+`routing.norm=positions`, a child divides itself once per type, among the positions. Then a child
+has several distributions. A child with a single parent has no choice, and a child without parents
+has no shares.
 
 All measures use the couplings of the last iteration. Entropy and polarisation are means over images
-and over the distributions with at least two choices. For entropy, polarisation and trees, couplings
-that do not sum to 1 are divided by their sum over the parents at a position, and negative couplings
-count as 0.
+and over the distributions with at least two choices. In some routings, the couplings of a child do
+not sum to 1. Then entropy, polarisation and trees use couplings that are divided by their sum over
+the parent types at each position; negative couplings count as 0.
 
-Shape letters: B images, M parent positions, K kernel offsets, N child positions, I child types, L =
-K I children below a position, J parent types, E = M L J links of an image, G distributions.
+Shape letters: B images, M parent positions, K kernel offsets, N child positions, I child types,
+L = K I children below a position, J parent types, E = M L J links of an image, G distributions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,8 +49,9 @@ class Children:
     """The children of a routed layer, and how they divide themselves among their parents.
 
     Attributes:
-        rule: Set of parents that share a child, and whether a share may also go to no parent.
-        fields: Which children are below which parents; None if all parents are at one position.
+        rule: The rule that says which parents share a child, and whether a share may go to no
+            parent.
+        fields: Which children are below which parent positions; None if there is only one position.
         shape: Numbers of parent positions, children below a position, and parent types.
         has_sum: Whether the couplings of a child sum to 1. If not, the measures divide couplings by
             their sum over the types at each position.
@@ -60,7 +64,7 @@ class Children:
 
     @cached_property
     def distributions(self) -> tuple[Tensor, int]:
-        """The index of each link's distribution [E], and the number of distributions."""
+        """For each link [E], the index of its distribution; and the number of distributions."""
         positions, below, types = self.shape
         child_ML, count = torch.arange(positions * below).view(positions, below), positions * below
         if self.fields is None or self.rule.norm == "types":
@@ -97,8 +101,8 @@ class Children:
             coupling_BMLJ: Couplings of one iteration.
 
         Returns:
-            Entropies in nats, and polarisations, for each image and distribution. The polarisation
-            is 0 for equal shares, and 1 if one choice has everything.
+            Two arrays with a value for each image and distribution: the entropies in nats, and the
+            polarisations. A polarisation is 0 for equal shares, and 1 if one choice has everything.
         """
         coupling_BE = self._divide(coupling_BMLJ).double().flatten(1)
         total_BG = self._combine(coupling_BE, "sum")
@@ -118,7 +122,7 @@ class Children:
         return entropy_BG.clip(0, np.log(self.choices)), polarisation_BG.clip(0, 1)
 
     def mark_largest(self, coupling_BMLJ: Tensor) -> Tensor:
-        """Return whether each coupling [B, E] is a largest one of its distribution (ties count)."""
+        """Mark the links [B, E] with the largest coupling of their distribution, including ties."""
         coupling_BE = self._divide(coupling_BMLJ).flatten(1)
         return coupling_BE == self._combine(coupling_BE, "amax")[:, self.distributions[0]]
 
@@ -126,7 +130,7 @@ class Children:
         return coupling_BMLJ.cpu() if self.has_sum else divide_by_sum(coupling_BMLJ.cpu())
 
     def _combine(self, value_BE: Tensor, how: str) -> Tensor:
-        """Return the sum or maximum (`amax`) of the links' values for each distribution [B, G]."""
+        """Return the sum (`sum`) or maximum (`amax`) of the values in each distribution [B, G]."""
         distribution_E, count = self.distributions
         empty_BG = value_BE.new_zeros(len(value_BE), count)
         index_BE = distribution_E.expand_as(value_BE)
@@ -181,7 +185,7 @@ class LinkSpread:
 
 
 class LayerMeasures:
-    """The measures of one routed layer, to which images are added batch by batch.
+    """The measures of one routed layer. Images are added batch by batch.
 
     Args:
         layer: A layer that routes.
@@ -207,7 +211,7 @@ class LayerMeasures:
         self.count += entropy_BG.size
 
     def summarise(self) -> dict[str, float | None]:
-        """Return the measures by name. A measure is None if the layer does not have it."""
+        """Return the measures by name. Measures that the layer does not have are None."""
         is_dead_J = (self.largest_J < DEAD).double()
         means = (self.sums / self.count).tolist() if self.count else (None, None)
         return {
@@ -221,7 +225,8 @@ class LayerMeasures:
 def divide_by_sum(coupling_BMLJ: Tensor) -> Tensor:
     """Divide couplings by their sum over the parent types at each position.
 
-    Negative couplings count as 0. A child without positive couplings gets equal shares.
+    Negative couplings count as 0. If a child has no positive couplings at a position, all parent
+    types there get equal shares.
     """
     positive_BMLJ = coupling_BMLJ.clamp(min=0)
     total_BML1 = positive_BMLJ.sum(dim=3, keepdim=True)
@@ -230,7 +235,7 @@ def divide_by_sum(coupling_BMLJ: Tensor) -> Tensor:
 
 
 def measure_layers(routed: RoutedCell) -> dict[str, LayerMeasures]:
-    """Compute the measures of each routed layer over the first test images.
+    """Compute the measures of each routed layer, by layer name, over the traced test images.
 
     Raises:
         NotApplicableError: The routing keeps no traces or has no couplings.

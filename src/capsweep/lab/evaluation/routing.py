@@ -1,10 +1,10 @@
 """What the routing of a trained cell does for its predictions: `capsweep eval routing`.
 
-The couplings are measured (see `couplings`), and the test error of the cell is computed in three
-ways: as trained; with frozen couplings; and with other numbers of iterations than in training.
-Frozen couplings are the mean over training images, so they are the same for every test image.
+The couplings are measured (see `couplings`). The test error of the cell is computed in three ways:
+as trained; with frozen couplings; and with other numbers of iterations than in training. A frozen
+coupling is the mean of this coupling over training images, and is the same for every test image.
 
-Shape letters: B images, M parent positions, L children below one, J parent types.
+Shape letters: B images, M parent positions, L children below a position, J parent types.
 """
 
 from argparse import Namespace
@@ -43,10 +43,11 @@ WITHOUT_SUM = (
 def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
     """Measure the routing of a sweep's cells, and publish a table with a row for each layer.
 
-    The results of each cell are stored in its `evals/`.
+    The results of each cell are stored in the folder `evals/` of the cell.
 
     Raises:
         NotApplicableError: No cell of the sweep routes.
+        UserError: No cell is finished, or a network does not reproduce its stored predictions.
     """
     reasons: dict[str, str] = {}
 
@@ -80,7 +81,7 @@ def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
 
 
 class FrozenRouting(nn.Module):
-    """A routing with fixed couplings, which are the same for every image.
+    """A routing with fixed couplings. The couplings are the same for every image.
 
     Args:
         routing: Routing of the layer. Its method `form_parents` is used.
@@ -100,7 +101,11 @@ class FrozenRouting(nn.Module):
 
 
 def measure_routing(cell: TrainedCell, examples: int) -> dict[str, Any]:
-    """Return all measures of a cell on its first test images, as plain data for `evals/`.
+    """Measure the routing of a cell on test images, and return the results as data for JSON.
+
+    Args:
+        cell: The trained cell.
+        examples: Number of test images, counted from the first.
 
     Raises:
         NotApplicableError: The network does not route, or its routing keeps no traces or has no
@@ -130,7 +135,7 @@ def measure_error(predictions: Predictions) -> float | None:
 
 
 def measure_frozen(routed: RoutedCell) -> float | None:
-    """Return the test error with couplings frozen to their mean over training images.
+    """Return the test error with each coupling fixed at its mean over training images.
 
     The mean is over the first `routed.examples` training images. The result is None for a routing
     without `form_parents`.
@@ -143,7 +148,10 @@ def measure_frozen(routed: RoutedCell) -> float | None:
 
 
 def average_couplings(routed: RoutedCell, split: EvaluatedSplit) -> dict[str, Tensor]:
-    """Return each layer's couplings [M, L, J] after the last iteration, averaged over images."""
+    """Return the mean couplings [M, L, J] of each layer in the last iteration, by layer name.
+
+    The mean is over the first `routed.examples` images of `split`.
+    """
     links: dict[str, LinkSpread] = {}
     dtype = torch.float32
     for name, (*_, coupling_BMLJ) in routed.trace_couplings(split):
@@ -169,9 +177,11 @@ def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:
     """Route the test images with each number of iterations in ITERATIONS.
 
     Returns:
-        A list of {`iterations`, `changed`, `error`}, or None for a routing without iterations.
-        `changed` is the share of images that get other predicted classes than with the trained
-        number of iterations. `changed` and `error` are None if a score is not finite.
+        For each number, a dictionary with the keys `iterations` (the number), `changed` and
+        `error`. `changed` is the share of images whose predicted classes differ from the predicted
+        classes with as many iterations as in training. `error` is the test error. `changed` and
+        `error` are None if a score is not finite. For a routing without iterations, the result is
+        None instead of a list.
     """
     trained = routed.cell.config["routing"].get("num_iters")
     if trained is None:
@@ -192,7 +202,15 @@ def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:
 
 
 def find_top_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
-    """Return the highest-scored classes of every image [M, classes], sorted by class."""
+    """Return the classes with the highest scores for each image, sorted by class.
+
+    Args:
+        scores_MN: Scores of M images and N classes.
+        classes: Number of classes to return for each image.
+
+    Returns:
+        An array [M, classes].
+    """
     return np.sort(predict_classes(scores_MN, classes), axis=1)
 
 

@@ -27,16 +27,16 @@ from capsweep.sweep import choices, expand, more_seeds
 from capsweep.sweep.expand import Point
 
 Value = TypeVar("Value")
-Content: TypeAlias = dict[str, Any]  # what a file in `evals/` of a cell holds
-# Yields names and contents of files.
+Content: TypeAlias = dict[str, Any]  # JSON object of a file in a cell's `evals/`
+# A function that yields names and contents of files for a cell.
 EvaluateNetwork: TypeAlias = Callable[[TrainedCell], Iterable[tuple[str, Content]]]
 Evaluated: TypeAlias = list[tuple[CellGroup, list[Value]]]
-Line: TypeAlias = tuple[CellGroup, Sequence[str]]  # a row's cells, and texts after coordinates
+Line: TypeAlias = tuple[CellGroup, Sequence[str]]  # cells of a row; texts after the coordinates
 
 
 @dataclass(frozen=True)
 class SweepCells:
-    """The cells of a sweep that a command has chosen.
+    """The cells that the words of a command choose from a sweep.
 
     Attributes:
         table: Table of the cells and their errors.
@@ -49,17 +49,21 @@ class SweepCells:
     places: Places
 
     def make_loader(self, device: str) -> CellLoader:
-        """Return an object that loads cells of this ledger onto a device."""
+        """Return an object that loads cells of the ledger onto the named device.
+
+        Raises:
+            UserError: There is no such device.
+        """
         return CellLoader(self.ledger, self.places.data, find_device(device))
 
     def evaluate_points(self, evaluate: Callable[[Point], Value]) -> Evaluated[Value]:
         """Evaluate each distinct finished cell once.
 
         Args:
-            evaluate: Function that computes a value for a point of the grid.
+            evaluate: Function that computes a value for the cell of a point of the sweep.
 
         Returns:
-            Each group of cells with the values of its finished cells.
+            For each row of the table, its group of cells and the values of its finished cells.
 
         Raises:
             UserError: No cell is finished.
@@ -76,17 +80,22 @@ class SweepCells:
     ) -> Evaluated[list[Content]]:
         """Evaluate the network of each distinct finished cell once, and store the results.
 
-        Each content that `evaluate` yields becomes a file in `evals/` of its cell. The device and
-        the hash of the code are added to the content.
+        Each content that `evaluate` yields is stored as a file in the folder `evals/` of the cell.
+        The device and the hash of the code are added to the content.
 
         Args:
             device: Name of the device for the networks.
             evaluate: Function that yields names and contents of files for a loaded cell.
-            kept: Name and record type of a file. If a cell has no weights, as in an imported
-                archive, this stored file is used instead of an evaluation. None: evaluate all.
+            kept: Name and record type of a file in `evals/`. If a cell has no weights (it may come
+                from an imported archive), this stored file is used instead of an evaluation. None:
+                all cells are evaluated.
 
         Returns:
-            Each group of cells with the contents of its finished cells.
+            For each row of the table, its group of cells. With each group, a list of contents for
+            each finished cell.
+
+        Raises:
+            UserError: No cell is finished, there is no such device, or a cell cannot be loaded.
         """
         loader = self.make_loader(device)
 
@@ -106,7 +115,7 @@ class SweepCells:
         return self.evaluate_points(evaluate_point)
 
     def _read_without_weights(self, name: str, file: str, kind: type[Record]) -> Content | None:
-        """Return a cell's stored evaluation; None if the cell has weights or no such file."""
+        """Return a stored evaluation; None if the cell has weights or does not have the file."""
         has_weights = transfer.WEIGHTS in self.ledger.list_files(name)
         stored = None if has_weights else self.ledger.read(name, f"{EVALUATIONS}/{file}")
         cure = "import the cell with its weights, and evaluate it again"
@@ -122,8 +131,8 @@ class SweepCells:
     ) -> None:
         """Print a table, and write it as NAME.md to the reports of the sweep.
 
-        A row has the coordinates of its group, then its texts. Further notes are added: what was
-        trained, by which code and on which hardware, what failed, and what is stale.
+        A row has the coordinates of its group, then its texts. Notes are added on the training
+        (what was trained, by which code, on which hardware), on failed cells and on stale cells.
 
         Args:
             name: Name of the file, without extension.
@@ -167,19 +176,19 @@ def count_seeds(group: CellGroup) -> str:
 def describe_seeds(
     group: CellGroup, contents: Sequence[Content], columns: Iterable[Sequence[float]]
 ) -> list[str]:
-    """Return the texts of a row: seeds, examples, then mean and deviation of each further column.
+    """Return the texts of a row: seeds, examples, and the mean ± deviation of each further column.
 
     Args:
         group: Cells of the row.
         contents: Evaluations of the finished cells in the row.
-        columns: For each further column, the fractions of the finished cells.
+        columns: For each further column, a fraction (such as an error) of each finished cell.
     """
     examples = max((content["examples"] for content in contents), default=None)
     return [count_seeds(group), format_value(examples), *map(format_percent, columns)]
 
 
 def load_cells(parsed: argparse.Namespace) -> SweepCells:
-    """Return the cells of the sweep that a command's words choose.
+    """Return the cells that the words of a command choose from a sweep.
 
     Raises:
         UserError: METRIC was typed (evaluations have their own metrics), or the cells used
@@ -197,7 +206,11 @@ def load_cells(parsed: argparse.Namespace) -> SweepCells:
 
 
 def open_cell(parsed: argparse.Namespace) -> tuple[CellLoader, str]:
-    """Return a loader of cells, and the full signature of the cell that a command names."""
+    """Return a loader of cells, and the full signature of the cell that a command names.
+
+    Raises:
+        UserError: The ledger has no such cell or several such cells, or there is no such device.
+    """
     typed = [expand_word(n, value) for n, value in parsed.words.items() if BY_NAME[n].is_place]
     resolved = places.resolve(compose.cell(typed).config["places"])
     loader = CellLoader(Ledger(resolved.ledger), resolved.data, find_device(parsed.device))

@@ -1,6 +1,7 @@
-"""Traces of the routing of a trained cell on its first test images, batch by batch.
+"""Traces of a trained cell's routing on the first test images, batch by batch.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types, T iterations.
+Shape letters: B batch, M parent positions, L children below a position, J parent types, T
+iterations.
 """
 
 import inspect
@@ -18,11 +19,11 @@ from capsweep.lab.evaluation.checkpoint import TrainedCell, iterate_batches
 from capsweep.ledger.ledger import Predictions
 from capsweep.runtime.terminal import count_of
 
-# Largest total of numbers in the traces of a batch. Each vote has POSE + 2 T numbers.
+# Largest number of tensor elements in the traces of a batch. Each vote needs POSE + 2 T elements.
 NUMBERS_AT_ONCE = 2**25
-POSE = 16  # numbers in a vote
+POSE = 16  # elements of a vote
 
-Trace = Sequence[Mapping[str, Tensor]]  # for each iteration of a layer, tensors by name
+Trace = Sequence[Mapping[str, Tensor]]  # of one layer: for each iteration, tensors by name
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class RoutedCell:
 
     Attributes:
         cell: The trained cell.
-        layers: Layers of its network that route, by name.
+        layers: The layers that route, by their names in the network.
         examples: Number of test images to trace, counted from the first.
-        iterations: Number of routing iterations.
+        iterations: Number of routing iterations, which may differ from the number in training.
     """
 
     cell: TrainedCell
@@ -43,15 +44,15 @@ class RoutedCell:
 
     @property
     def images_at_once(self) -> int:
-        """The number of images whose traces fit into memory together."""
+        """The largest number of images in a batch, so that their traces fit into memory."""
         votes = sum(layer.votes_per_image for layer in self.layers.values())
         images = NUMBERS_AT_ONCE // ((POSE + 2 * self.iterations) * votes)
         return min(max(1, images), EVALUATION_BATCH)
 
     def trace_layers(self, split: EvaluatedSplit | None = None) -> Iterator[tuple[str, Trace]]:
-        """Yield each layer's name and trace, batch after batch.
+        """Yield the name and the trace of each layer, for one batch of images after another.
 
-        The number of routing iterations in the network is set to `iterations`, also for later use.
+        The number of routing iterations in the network is set to `iterations`, and is not set back.
 
         Args:
             split: Split whose first `examples` images are traced; None: the test split.
@@ -74,7 +75,9 @@ class RoutedCell:
     def trace_couplings(
         self, split: EvaluatedSplit | None = None
     ) -> Iterator[tuple[str, list[Tensor]]]:
-        """Yield each layer's name and its couplings [B, M, L, J] by iteration, batch after batch.
+        """Yield the name and the couplings of each layer, for one batch of images after another.
+
+        The couplings are a list with a tensor [B, M, L, J] for each iteration.
 
         Args:
             split: Split whose first `examples` images are traced; None: the test split.
@@ -88,11 +91,11 @@ class RoutedCell:
             yield name, [iteration["coupling"] for iteration in trace]
 
     def predict_scores(self) -> Predictions:
-        """Return scores and labels of the test images, computed in the same batches as traces."""
+        """Return scores and labels of the test images. Batches are as large as for traces."""
         return self.cell.predict_scores(self.examples, self.images_at_once)
 
     def describe_images(self) -> str:
-        """Describe the traced images and the number of iterations, for a caption."""
+        """Return a text for captions about the traced images and the number of iterations."""
         images = count_of(self.examples, "test image")
         routing = count_of(self.iterations, "routing iteration")
         trained = self.cell.config["routing"].get("num_iters", 1)
@@ -100,7 +103,10 @@ class RoutedCell:
 
 
 def trace_images(cell: TrainedCell, images_BCHW: Tensor) -> Mapping[str, Trace | None]:
-    """Return the trace of each layer by name; empty if the network cannot record traces."""
+    """Return the trace of each layer by name; empty if the network cannot record traces.
+
+    A trace is None if the routing of its layer keeps no trace.
+    """
     if "with_trace" not in inspect.signature(cell.network.forward).parameters:
         return {}
     with torch.no_grad():
@@ -108,7 +114,7 @@ def trace_images(cell: TrainedCell, images_BCHW: Tensor) -> Mapping[str, Trace |
 
 
 def find_routed(cell: TrainedCell, examples: int, iterations: int | None) -> RoutedCell:
-    """Find the routed layers of a cell, and return the cell with these layers, ready to be traced.
+    """Return a cell with its routed layers, ready to be traced.
 
     Args:
         cell: The trained cell.
@@ -116,7 +122,8 @@ def find_routed(cell: TrainedCell, examples: int, iterations: int | None) -> Rou
         iterations: Number of routing iterations; None: as in training.
 
     Raises:
-        NotApplicableError: The network does not route, or its routing has no iterations to set.
+        NotApplicableError: The network does not route, or `iterations` is given and the routing has
+            no num_iters.
     """
     modules = cell.network.named_modules()
     layers = {name: module for name, module in modules if hasattr(module, "votes_per_image")}

@@ -2,7 +2,7 @@
 
 The figures and their modules are listed in `commands.eval.figures`.
 
-Shape letter: T routing iterations.
+Shape letters: T routing iterations, X values to summarise.
 """
 
 import io
@@ -19,7 +19,7 @@ from capsweep.report import charts
 
 MAX_MARKERS = 12  # a curve with more points has no markers
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # levels of quantiles
-BAND = "5% to 95%"  # band of curves by iteration, in words
+BAND = "5% to 95%"  # the band of `make_curve`, for captions
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Drawing:
     """A picture and its numbers, to be written as evals/STEM.png and evals/STEM.npz.
 
     Attributes:
-        stem: Name of both files, without extension.
-        arrays: The numbers, by name; no Python objects.
+        stem: Name of the two files, without extension.
+        arrays: The numbers by name, in types that NumPy stores without pickling.
         picture: Content of the PNG file.
         caption: Text that says how the picture was made, and what it does not show.
     """
@@ -39,7 +39,7 @@ class Drawing:
     caption: str
 
     def make_files(self) -> dict[str, bytes]:
-        """Return the contents of both files by name. The caption is stored with the numbers."""
+        """Return the contents of the two files by file name. The .npz file also has the caption."""
         numbers = io.BytesIO()
         np.savez_compressed(numbers, **self.arrays, caption=np.array(self.caption))
         return {f"{self.stem}.npz": numbers.getvalue(), f"{self.stem}.png": self.picture}
@@ -72,7 +72,7 @@ class Panel:
 
     Attributes:
         quantity: Label of the vertical axis.
-        curves: Curves with bands. On a log scale, a band that reaches zero is cut off.
+        curves: Curves with bands. On a log scale, the part of a band down to zero is cut off.
         scale: Scale of the vertical axis.
         along: Label of the horizontal axis.
     """
@@ -84,14 +84,14 @@ class Panel:
 
 
 def summarise(name: str, values_XT: np.ndarray) -> dict[str, np.ndarray]:
-    """Compute mean, standard deviation and quantiles of X numbers for each iteration.
+    """Compute mean, standard deviation and quantiles over X values for each iteration.
 
     Args:
         name: First part of the names in the result.
-        values_XT: Numbers to summarise.
+        values_XT: Values to summarise.
 
     Returns:
-        NAME.mean [T], NAME.std [T], and NAME.quantiles [5, T] at LEVELS.
+        Arrays by name: NAME.mean [T], NAME.std [T], and NAME.quantiles [5, T] at LEVELS.
     """
     return {
         f"{name}.mean": values_XT.mean(0, np.float64),
@@ -107,9 +107,9 @@ def make_curve(
 
     Args:
         name: Name under which `summarise` stored the numbers in `arrays`.
-        arrays: Summaries by name.
+        arrays: Results of `summarise`.
         label: Name of the curve in the legend.
-        control: A constant to compare the curve with.
+        control: A constant to compare the curve with, or None.
     """
     mean_T, quantiles = arrays[f"{name}.mean"], arrays[f"{name}.quantiles"]
     x = np.arange(1, len(mean_T) + 1)
@@ -152,7 +152,7 @@ def _draw_curve(axes: Axes, number: int, curve: BandedCurve) -> None:
 
 
 def finish_figure(figure: Figure, title: str, caption: str) -> bytes:
-    """Add a title above and a caption below a figure, and return its PNG."""
+    """Add a title above a figure and a caption below it, and return the PNG."""
     figure.suptitle(title, fontsize=9)
     figure.supxlabel(caption, fontsize=6, wrap=True)
     file = io.BytesIO()

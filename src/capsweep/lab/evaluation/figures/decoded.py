@@ -1,9 +1,9 @@
 """What the decoder draws for test examples: figures 3 and 5 of "Dynamic Routing Between Capsules".
 
-The decoder gets the pose of one chosen class capsule; all others are masked.
+The decoder gets the pose of one chosen class capsule; all other class capsules are masked.
 
-Shape letters: K examples or columns, N = J classes, D class pose, L classes shown in one image, C H
-W image.
+Shape letters: K examples or columns, N = J classes, D dimensions of a class pose, L classes in one
+image, C H W image.
 """
 
 from argparse import Namespace
@@ -21,16 +21,22 @@ from capsweep.report.charts import Grid
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.examples import find_wrong, predict_classes
 
-# Arrays with an axis over the classes of an image.
+# Arrays whose axis 1 is over the classes of an image.
 BY_CLASS = ("labels", "predictions", "drawn_from", "reconstructions")
 
 
 def draw_reconstructions(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure of test examples and their reconstructions.
 
-    Correct examples come first, reconstructed from the capsule of their label. Each failure follows
-    twice: reconstructed from the capsule of its label, then from the capsule of the predicted
-    class.
+    The first columns show correctly classified examples, reconstructed from the capsule of the
+    label. Then each wrongly classified example has two columns: the first is reconstructed from the
+    capsule of the label, the second from the capsule of the predicted class.
+
+    Raises:
+        NotApplicableError: The network has no decoder or no class capsules, the images show several
+            classes, or `options` select no example.
+        UserError: The cell cannot be loaded, or its network does not reproduce the stored
+            predictions.
     """
     arrays, examples = draw_columns(loader.load(name), options, classes=1)
     arrays |= {key: array[:, 0] for key, array in arrays.items() if key in BY_CLASS}
@@ -48,8 +54,15 @@ def draw_reconstructions(loader: CellLoader, name: str, options: Namespace) -> I
 def draw_segmentation(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure of overlapping digits, which the decoder draws one by one.
 
-    Correct examples come first, drawn from the capsules of their labels. Each failure follows
-    twice: drawn from the capsules of its labels, then from the capsules of the predicted classes.
+    The first columns show correctly classified examples, drawn from the capsules of the labels.
+    Then each wrongly classified example has two columns: the first is drawn from the capsules of
+    the labels, the second from the capsules of the predicted classes.
+
+    Raises:
+        NotApplicableError: The network has no decoder or no class capsules, the images do not show
+            two classes, or `options` select no example.
+        UserError: The cell cannot be loaded, or its network does not reproduce the stored
+            predictions.
     """
     arrays, examples = draw_columns(loader.load(name), options, classes=2)
     above = []
@@ -67,9 +80,9 @@ def draw_segmentation(loader: CellLoader, name: str, options: Namespace) -> Iter
 
 
 def overlay_digits(drawn_KLCHW: np.ndarray) -> np.ndarray:
-    """Overlay two drawn digits in one image [K, H, W, 3].
+    """Overlay the two drawn digits of each example in one RGB image [K, H, W, 3].
 
-    The first is red, the second is green, and pixels of both are yellow.
+    The first digit is red, the second is green, and pixels of both digits are yellow.
     """
     intensity_KLHW = drawn_KLCHW.max(axis=2).clip(0, 1)
     red_KHW, green_KHW = intensity_KLHW[:, 0], intensity_KLHW[:, 1]
@@ -88,9 +101,9 @@ def _make_drawing(
 
     Args:
         names: Name of the figure, and signature of the cell.
-        options: Options of the command.
-        arrays: Numbers of the drawing.
-        below_KHW3: Decoded images.
+        options: Options of the command. `correct` and `failures` are parts of the file names.
+        arrays: Numbers to store with the picture; `images` has the inputs of the upper row.
+        below_KHW3: Decoded images of the lower row.
         above: Text above each column.
         caption: Caption of the figure.
     """
@@ -104,25 +117,27 @@ def _make_drawing(
 def draw_columns(
     cell: TrainedCell, options: Namespace, classes: int
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Decode some test examples into columns of images.
+    """Decode test examples for the columns of a figure.
 
-    The first correct examples have one column each, decoded from the capsules of their labels. The
-    first failures have two columns each: decoded from their labels, then from the predicted
-    classes.
+    The first correctly classified examples have one column each, decoded from the capsules of the
+    labels. The first wrongly classified examples have two columns each. The first column is decoded
+    from the capsules of the labels, the second from the capsules of the predicted classes.
 
     Args:
         cell: The trained cell.
-        options: `correct` and `failures`, the numbers of correct and of failed examples to decode.
+        options: Options of the command. At most `correct` correctly classified examples and
+            `failures` wrongly classified examples are decoded.
         classes: Number of classes that each image must show.
 
     Returns:
-        Arrays by name, and a text that says which examples they show. Two arrays are added to those
-        of `run_network`: `drawn_from` [K, L] has the decoded classes, and `reconstructions` [K, L,
-        C, H, W] has the decoded images.
+        Arrays by name, and a text that says which examples are decoded. The arrays are those of
+        `run_network` and two more: `drawn_from` has the decoded classes [K, L], and
+        `reconstructions` has the decoded images [K, L, C, H, W].
 
     Raises:
-        NotApplicableError: The network has no decoder, images show another number of classes, or
-            `options` select no example.
+        NotApplicableError: The network has no decoder or no class capsules, the images do not show
+            `classes` classes, or `options` select no example.
+        UserError: The network does not reproduce the stored predictions of these examples.
     """
     decoder, labels = find_decoder(cell), cell.stored[1]
     shown = labels.reshape(len(labels), -1).shape[1]
@@ -169,9 +184,9 @@ def run_network(cell: TrainedCell, places: Sequence[int]) -> tuple[dict[str, np.
 
         places        indices of the examples
         images        inputs of the network [K, C, H, W]
-        labels        classes that are shown [K, L]
-        predictions   the L classes with the highest scores [K, L]; labels are in their own column
-        digits        the single digits of images with overlapping digits [K, L, C, H, W]
+        labels        classes in each image [K, L]
+        predictions   the L classes with the highest scores [K, L], as in `match_predictions`
+        digits        each digit without the other, if the digits overlap [K, L, C, H, W]
 
     Args:
         cell: The trained cell.
@@ -182,8 +197,8 @@ def run_network(cell: TrainedCell, places: Sequence[int]) -> tuple[dict[str, np.
 
     Raises:
         NotApplicableError: The network has no class capsules.
-        UserError: An example that is no near tie is classified differently from the stored
-            prediction; the error names the cell.
+        UserError: The network does not reproduce the stored predictions of these examples (see
+            `TrainedCell.count_ties`); the error names the cell.
     """
     batches = [cell.test.evaluation_batch(slice(place, place + 1)) for place in places]
     images_KCHW = torch.cat([batch.images_BCHW for batch in batches])
@@ -208,10 +223,10 @@ def run_network(cell: TrainedCell, places: Sequence[int]) -> tuple[dict[str, np.
 
 
 def match_predictions(scores_KN: np.ndarray, labels_KL: np.ndarray) -> np.ndarray:
-    """Return the L highest-scored classes of each example [K, L].
+    """Return the L classes with the highest scores for each example [K, L].
 
-    A predicted class that is a label is in the column of this label. The other predicted classes
-    fill the remaining columns, ordered by score.
+    If one of these classes is a label, the class is in the column of this label. The other classes
+    fill the remaining columns, in the order of their scores.
     """
     rows = []
     highest_KL = predict_classes(scores_KN, labels_KL.shape[1])
@@ -226,7 +241,7 @@ def draw_from_class(decoder: nn.Module, pose_KJD: Tensor, class_K: np.ndarray) -
 
     Args:
         decoder: Decoder of the network.
-        pose_KJD: Class poses of each example.
+        pose_KJD: Poses of the class capsules.
         class_K: For each example, the class whose capsule is decoded.
 
     Returns:

@@ -1,37 +1,41 @@
 """What routing does in each iteration: the entropy of couplings, and how much they change.
 
-`draw_couplings` shows how evenly children divide themselves. A child's couplings are its shares
-among its choices. A child's choices are all its parents, of all types at all positions above the
-child. With none-of-the-above, "no parent" is one more choice. Let p be the shares divided by their
-sum. The entropy is
+`draw_couplings` shows how evenly children divide themselves among their parents. A child's choices
+are all its parents, of all types at all positions above the child. With none-of-the-above, "no
+parent" is one more choice. A child's couplings are its shares for these choices. Let p be the
+shares divided by their sum. The entropy is
 
     H = - sum p ln p        in nats; from 0 (one choice has everything) to ln(number of choices)
 
-The control is ln(number of choices), the entropy of equal couplings before routing. Children at the
-border of a convolutional layer have fewer parents, and so a lower control. The ratio H / ln(number
-of choices) is comparable between all children. Children with a single parent (no choice) or without
-parents (no shares) are left out. Some routings divide a child several times (`routing.norm`): among
-the types at each position, or among the positions for each type. Then each of these distributions
-counts like a child.
+The control is ln(number of choices). This is the entropy of equal couplings, which children have
+before routing. Children at the border of a convolutional layer have fewer parents, and so a lower
+control. The ratio H / ln(number of choices) can be compared between children. Children with a
+single parent (no choice) or without parents (no shares) are left out. With `routing.norm=types`, a
+child divides itself once per position, among the types. With `routing.norm=positions`, a child
+divides itself once per type, among the positions. Then each of these distributions counts like a
+child.
 
 `draw_routing_change` draws figure A.1 of "Dynamic Routing Between Capsules": the average change of
-the routing logits b_ij in each iteration. Procedure 1 adds the agreement u_hat_ij . v_j to b_ij in
-every iteration. So the change of iteration t is the mean of |u_hat_ij . v_j| over children and
-parents, with v of iteration t. Nothing uses the logits after the last iteration, but the figure
-also shows the change of this iteration.
+the routing logits b_ij of child i and parent j in each iteration. In iteration t, procedure 1 adds
+the agreement d_ij(t) = u_hat_ij . v_j(t) to b_ij. So the change of iteration t is the mean of
+|d_ij(t)| over i and j. The logits after the last iteration are not used, but the figure also shows
+the change of this iteration.
 
 The paper's curve falls, almost in a straight line on a log scale. With the definition above the
 curve rises: v turns towards the votes that agree, and becomes longer, so the agreement of v with
 these votes grows. The length of v and the agreement converge to values above zero, so the logits
-grow for ever. The relative change falls instead. It is the change of iteration t, divided by the
-mean absolute value of the sum of what iterations 1 .. t have added to the logits. The relative
-change is 1 in the first iteration; it is 1 / t if all changes are equal. The paper does not say
-whether its curve is divided by anything.
+grow for ever. But the relative change falls:
+
+    mean |d_ij(t)| / mean |d_ij(1) + ... + d_ij(t)|
+
+The relative change is 1 in the first iteration. If all changes are equal, it is 1 / t in iteration
+t. The paper does not say whether its curve is divided by anything.
 
 EM routing has no logits that are summed over iterations. Each iteration computes new
-log-probabilities. A part of them is equal for all parents of a child and cancels out; if variances
-are small, this is the largest part. So the figure shows the change of the assignments: the mean of
-|R_ij(t + 1) - R_ij(t)| for iteration t. The last iteration does not change the assignments.
+log-probabilities. One part of a log-probability is equal for all parents of a child and cancels
+out. With small variances, this part is the largest. So the figure shows the change of the
+assignments R: the mean of |R_ij(t + 1) - R_ij(t)| for iteration t. The last iteration does not
+change the assignments.
 
 Shape letters: B images, G distributions, M parent positions, L children below one, J parent types,
 T iterations.
@@ -67,10 +71,19 @@ TINY = 1e-300  # avoids 0 / 0
 def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure of the entropy of couplings: in nats, and relative to equal couplings.
 
-    Each panel has a curve for each routed layer, and the layer's control: the entropy of equal
-    couplings. For each layer, the file has LAYER.control (nats), LAYER.parents (smallest and
-    largest number of choices of a child), LAYER.nats.* and LAYER.share.*. The last two have mean,
-    standard deviation and quantiles of both entropies.
+    Each panel has a curve for each routed layer, and the control of the layer: the entropy of equal
+    couplings. These arrays are stored for each layer:
+
+        LAYER.control    mean entropy of equal couplings, in nats
+        LAYER.parents    smallest and largest number of choices of a child
+        LAYER.nats.*     mean, standard deviation and quantiles of the entropy in nats
+        LAYER.share.*    the same statistics of the entropy relative to equal couplings
+
+    Raises:
+        NotApplicableError: The network does not route, the routing has no couplings, or no child
+            has a choice.
+        UserError: The cell cannot be loaded, or its network does not reproduce the stored
+            predictions.
     """
     routed = _load_routed(loader, name, options)
     arrays: dict[str, np.ndarray] = {"levels": np.array(LEVELS)}
@@ -96,11 +109,11 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
 
 
 def measure_entropies(routed: RoutedCell) -> dict[str, tuple[Children, np.ndarray]]:
-    """Compute the entropies of couplings of all traced images.
+    """Compute the entropies of the couplings in all traced images.
 
     Returns:
-        For each routed layer, its children and the entropies [B, G, T] in nats. G counts only
-        distributions with at least two choices.
+        For each routed layer, the children of the layer and the entropies [B, G, T] in nats. Only
+        distributions with at least two choices are included.
 
     Raises:
         NotApplicableError: The routing has no couplings, or no child has a choice.
@@ -121,7 +134,10 @@ def measure_entropies(routed: RoutedCell) -> dict[str, tuple[Children, np.ndarra
 def summarise_entropies(
     layer: str, children: Children, nats_BGT: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a layer for the file, summarised over children and images."""
+    """Return the arrays of a layer that `draw_couplings` stores.
+
+    The entropies are summarised over all images and distributions.
+    """
     equal_G, iterations = np.log(children.choices), nats_BGT.shape[2]
     share_BGT = nats_BGT / equal_G[:, None]
     return {
@@ -135,8 +151,14 @@ def summarise_entropies(
 def draw_routing_change(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure of the change in each routing iteration, with a curve for each routed layer.
 
-    One panel shows the change on a linear scale, the next on a log scale. For logits, a third panel
-    shows the change relative to the sum of all changes so far, on a log scale.
+    The first panel has a linear scale, the second a log scale. For logits, a third panel shows the
+    relative change (see `measure_shares`) on a log scale.
+
+    Raises:
+        NotApplicableError: The network does not route, or its routing changes neither logits nor
+            assignments.
+        UserError: The cell cannot be loaded, or its network does not reproduce the stored
+            predictions.
     """
     routed = _load_routed(loader, name, options)
     quantity, changes = measure_changes(routed)
@@ -163,9 +185,10 @@ def measure_changes(routed: RoutedCell) -> tuple[str, dict[str, np.ndarray]]:
     """Compute how much each iteration changes, for all traced images.
 
     Returns:
-        The name of what changes (logits or assignments), and the mean change of each layer: [B, T]
-        for logits, [B, T - 1] for assignments. For logits, LAYER.shares [B, T] are the changes
-        divided by the sum of all changes so far.
+        The quantity that changes, LOGITS or ASSIGNMENTS, and arrays by name. The array LAYER is the
+        mean change of a layer in each image and iteration: [B, T] for logits, [B, T - 1] for
+        assignments. For logits, the array LAYER.shares [B, T] is the relative change (see
+        `measure_shares`).
 
     Raises:
         NotApplicableError: The routing changes neither logits nor assignments.
@@ -187,11 +210,12 @@ def measure_trace(trace: Trace) -> tuple[str, Tensor]:
         trace: For each iteration, the tensor `agreement` or `coupling` [B, M, L, J].
 
     Returns:
-        The name of what changes (logits or assignments), and the mean change of each image and
+        The quantity that changes, LOGITS or ASSIGNMENTS, and the mean change in each image and
         iteration: [B, T] for logits, [B, T - 1] for assignments.
 
     Raises:
-        NotApplicableError: The trace has neither tensor, or it has couplings of one iteration only.
+        NotApplicableError: The trace has neither of the tensors, or has `coupling` for only one
+            iteration.
     """
     if all("agreement" in iteration for iteration in trace):
         return LOGITS, _mean_sizes([iteration["agreement"] for iteration in trace])
@@ -207,9 +231,14 @@ def measure_trace(trace: Trace) -> tuple[str, Tensor]:
 
 
 def measure_shares(trace: Trace) -> Tensor:
-    """Compute the relative change of logits [B, T]: the change over the sum of changes so far.
+    """Compute the relative change of the logits in each image and iteration [B, T].
 
-    The change and the sum are mean absolute values over links. The ratio is 0 if the sum is 0.
+    The relative change is a ratio of means over links, which are pairs of a child and a parent:
+
+        numerator      mean of |change in this iteration|
+        denominator    mean of |sum of the changes up to and including this iteration|
+
+    The ratio is 0 if the denominator is 0.
     """
     added = [iteration["agreement"] for iteration in trace]
     return _mean_sizes(added) / _mean_sizes(list(accumulate(added))).clamp_min(TINY)
@@ -221,14 +250,14 @@ def _mean_sizes(changes: Sequence[Tensor]) -> Tensor:
 
 
 def _load_routed(loader: CellLoader, name: str, options: Namespace) -> RoutedCell:
-    """Load a cell for tracing with the options of a figure, and check its stored predictions."""
+    """Load a cell for tracing, and check that its network reproduces the stored predictions."""
     routed = find_routed(loader.load(name), options.examples, options.iterations)
     routed.cell.verify(routed.examples)
     return routed
 
 
 def _name_files(figure: str, options: Namespace) -> str:
-    """Return the stem of a figure's file names, with all options that differ from the defaults."""
+    """Return the stem of a figure's file names. Options that differ from the defaults are in it."""
     iterations = "" if options.iterations is None else f"-iterations{options.iterations}"
     changed = options.examples != TRACED_EXAMPLES
     return f"{figure}{iterations}" + (f"-first{options.examples}" if changed else "")

@@ -1,6 +1,6 @@
 """Figure 4 of "Dynamic Routing Between Capsules": what each dimension of a class pose represents.
 
-Shape letters: J classes, D class pose, T tweaks, M test examples, C H W image.
+Shape letters: J classes, D dimensions of a class pose, T tweaks, M test examples, C H W image.
 """
 
 from argparse import Namespace
@@ -18,11 +18,19 @@ from capsweep.report.charts import Grid
 from capsweep.statistics.examples import find_wrong
 
 TWEAKS = np.arange(-5, 6) / 20  # -0.25 to 0.25 in steps of 0.05; the middle number is exactly 0
-SIDE = 84  # pixels of each image; small, because there are many
+SIDE = 84  # width of each image in pixels; small, because a page has many images
 
 
 def draw_perturbations(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield a page for each class in the test: what each dimension of the class pose changes."""
+    """Yield a page for each class in the test labels.
+
+    The page shows how each dimension of the class pose changes the decoded image.
+
+    Raises:
+        NotApplicableError: The network has no decoder or no class capsules.
+        UserError: The cell cannot be loaded, or its network does not reproduce the stored
+            predictions.
+    """
     cell = loader.load(name)
     for page in tweak_poses(cell, find_first(cell.stored)):
         caption = _describe_page(page)
@@ -31,10 +39,10 @@ def draw_perturbations(loader: CellLoader, name: str, options: Namespace) -> Ite
 
 
 def find_first(stored: Predictions) -> list[tuple[int, int]]:
-    """Choose a test example for each class that the test examples show.
+    """Choose a test example for each class in the test labels.
 
-    The first correctly classified example of a class is chosen. If all its examples are classified
-    wrongly, the first example is chosen.
+    The first correctly classified example of a class is chosen. If all examples of a class are
+    classified wrongly, the first example of the class is chosen.
 
     Returns:
         Pairs of a class and the index of its example.
@@ -48,15 +56,15 @@ def find_first(stored: Predictions) -> list[tuple[int, int]]:
 
 
 def tweak_poses(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    """Decode class poses with TWEAKS added to each dimension in turn.
+    """Decode class poses, after each number of TWEAKS is added to each dimension in turn.
 
-    The arrays of a page:
+    Each pair of a class and a test example gives a page with these arrays:
 
         tweaks            numbers that are added to a dimension (TWEAKS)
         place             index of the test example
         label             class whose pose is decoded
-        prediction        class that is predicted for this label; equals `label` if correct
-        length            length of the unchanged capsule
+        prediction        `label` if this class is predicted, else the class predicted instead
+        length            length of the unchanged class pose
         image             input of the network [C, H, W]
         reconstructions   decoded images [D, T, C, H, W] with values in 0..1
 
@@ -65,10 +73,11 @@ def tweak_poses(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator
         pairs: Pairs of a class and the index of a test example that shows it.
 
     Yields:
-        The arrays of a page, for each pair.
+        For each pair, the arrays by name.
 
     Raises:
-        NotApplicableError: The network has no decoder.
+        NotApplicableError: The network has no decoder or no class capsules.
+        UserError: The network does not reproduce the stored predictions of these examples.
     """
     decoder = decoded.find_decoder(cell)
     arrays, pose_KJD = decoded.run_network(cell, [place for _, place in pairs])
@@ -86,7 +95,11 @@ def tweak_poses(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator
 
 
 def draw_tweaked(decoder: nn.Module, pose_JD: Tensor, label: int) -> Tensor:
-    """Decode the pose of class `label` with TWEAKS added to each dimension: [D, T, C, H, W]."""
+    """Decode the pose of class `label`, after each number of TWEAKS is added to each dimension.
+
+    Returns:
+        Images [D, T, C, H, W], one for each dimension and tweak.
+    """
     dimensions = pose_JD.shape[1]
     tweak_T = pose_JD.new_tensor(TWEAKS)
     each_DD = pose_JD.new_ones(dimensions).diag()
@@ -100,8 +113,8 @@ def draw_tweaked(decoder: nn.Module, pose_JD: Tensor, label: int) -> Tensor:
 def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
     """Draw the page of a class, and return the PNG.
 
-    The input is at the left. Right of it is a grid with a row for each dimension of the pose and a
-    column for each tweak.
+    The first column has the input of the network, in the first row only. The other columns are a
+    grid of decoded images: a row for each dimension of the pose, and a column for each tweak.
     """
     drawn_DTHW3 = np.stack([charts.to_rgb(row) for row in page["reconstructions"]])
     left_D1HW3 = np.full_like(drawn_DTHW3[:, :1], np.nan)
@@ -118,7 +131,7 @@ def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
 
 
 def _describe_page(page: Mapping[str, Any]) -> str:
-    """Return the caption of a page, which says how the page was made."""
+    """Return the caption of a page. The caption says how the page was made."""
     return (
         f"test example {page['place']}, classified as {page['prediction']}; drawn only from the "
         f"capsule of its class {page['label']}, of length {page['length']:.3g}; each row changes "

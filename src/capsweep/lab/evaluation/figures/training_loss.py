@@ -1,8 +1,8 @@
 """Training loss by number of routing iterations: figure A.2 of "Dynamic Routing Between Capsules".
 
-A cell is compared with every finished cell of its ledger that differs from it only in
-routing.num_iters and seed. No network is run: the losses are read from metrics.jsonl. Each loss is
-the mean over an epoch, drawn at the epoch's last step.
+A cell is compared with its peers: the finished cells of the ledger that differ from the cell only
+in routing.num_iters and seed. No network is run: the losses are read from metrics.jsonl. Each loss
+is the mean over an epoch, and is drawn at the last optimiser step of the epoch.
 
 Shape letters: S seeds, E epochs.
 """
@@ -35,8 +35,16 @@ CAPTION = (
 def draw_training_loss(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure with a curve for each number of iterations, on linear and log scales.
 
-    For n iterations (0: without routing), the file has Tn.step [E], Tn.loss [S, E], Tn.seeds and
-    Tn.cells.
+    For each number n of iterations (0: without routing), these arrays are stored:
+
+        Tn.step     optimiser steps at the ends of the epochs that all seeds have [E]
+        Tn.loss     training losses [S, E]
+        Tn.seeds    seeds [S]
+        Tn.cells    signatures of the cells [S]
+
+    Raises:
+        UserError: The cell is not finished, or its config.yaml is missing.
+        NotApplicableError: The metrics of the cell have no training loss.
     """
     arrays: dict[str, np.ndarray] = {}
     lines = []
@@ -59,11 +67,11 @@ def read_loss(ledger: Ledger, name: str) -> dict[int, dict[tuple[int, str], dict
     """Read the training losses of a finished cell and of its peers.
 
     Returns:
-        Losses by number of iterations (ascending, 0 without routing), then by (seed, signature),
-        then by step.
+        Nested dictionaries: losses by number of routing iterations, then by (seed, signature), then
+        by optimiser step. Numbers of iterations are in ascending order; 0 means without routing.
 
     Raises:
-        UserError: The cell is not finished; the error names the cell.
+        UserError: The cell is not finished, or has no config.yaml; the error names the cell.
         NotApplicableError: The metrics of the cell have no training loss.
     """
     if ledger.read_result(name) is None:
@@ -80,14 +88,14 @@ def read_loss(ledger: Ledger, name: str) -> dict[int, dict[tuple[int, str], dict
 
 
 def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int, int]]:
-    """Find a cell and its peers: the cells that differ from it only in iterations and seed.
+    """Find a cell and its peers. Peers differ from the cell only in number of iterations and seed.
 
-    Cells are compared by signature. A signature ignores a key that has its neutral value, so a peer
-    may lack this key.
+    Cells are compared by signature. A signature ignores keys with neutral values, so the
+    configuration of a peer may lack such a key.
 
     Returns:
-        Iterations and seed of each cell by signature, sorted by iterations and seed. Iterations are
-        0 for a cell without routing.
+        For each signature, the number of iterations (0 without routing) and the seed. The
+        dictionary is sorted by number of iterations, then by seed.
 
     Raises:
         UserError: The cell has no config.yaml; the error names the cell.
@@ -117,7 +125,7 @@ def _sign_peer(science: Mapping[str, Any], base: Mapping[str, Any]) -> str:
 
 
 def _read_curve(ledger: Ledger, cell: str) -> dict[int, float]:
-    """Return the training loss of a cell by step; empty if the cell is not finished."""
+    """Return the training losses of a cell by step; empty if the cell is not finished."""
     if ledger.read_result(cell) is None:
         return {}
     return {row["step"]: row[LOSS] for row in ledger.read_rows(cell) if LOSS in row}

@@ -1,13 +1,14 @@
 """Distances of votes from the class capsules that they vote for, by routing iteration.
 
 This is figure 2 of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018). The panel of
-routing iteration t and class c is a histogram over the children i. It counts the squared distance
-(summed over coordinates) of vote V_ic from the mean mu_c after iteration t. The weight of a vote is
-the assignment R_ic from which the iteration computed mu_c. The paper does not say whether distances
-are squared, or whether the activations of children count. The caption says what is drawn here.
+routing iteration t and class c is a weighted histogram over the children i. Its values are squared
+distances (summed over coordinates) between the vote V_ic and the mean mu_c after iteration t. Its
+weights are the assignments R_ic from which the iteration computed mu_c. The paper does not say
+whether distances are squared, or whether the activations of children count. The caption says what
+is drawn here.
 
-Shape letters: B images, M parent positions, L children, J classes, T routing iterations, X = M L
-votes.
+Shape letters: B images, M parent positions, L children below a position, J classes, T routing
+iterations, X = M L votes for a class.
 """
 
 from argparse import Namespace
@@ -27,12 +28,17 @@ NEEDED = ("coupling", "squared_distance", "activation")
 RANGE, BINS = 0.05, 12  # histogram of squared distances
 STEM = f"vote-distances-R-squared-{BINS}-{RANGE:g}"
 COLOURS = ("tab:blue", "tab:orange", "tab:green")  # by row, as in the paper
-HEIGHT = 20.0  # end of the vertical axes, as in the paper
-INCHES = 1.7  # side of a panel
+HEIGHT = 20.0  # upper limit of the vertical axes, as in the paper
+INCHES = 1.7  # width and height of a panel
 
 
 def draw_vote_distances(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield a figure of vote distances for each chosen test image."""
+    """Yield a figure of vote distances for each test image whose index is in `options.examples`.
+
+    Raises:
+        UserError: There is no test image with such an index, or the cell cannot be loaded.
+        NotApplicableError: The routing does not record distances of votes.
+    """
     cell = loader.load(name)
     last, place = len(cell.test) - 1, max(options.examples)
     if place > last:
@@ -51,8 +57,8 @@ def count_distances(trace: Trace | None) -> dict[str, np.ndarray]:
 
     The arrays of the result:
 
-        weight       weight in each bin [T, J, BINS]
-        beyond       weight beyond the last bin [T, J]
+        weight       sum of the weights of the votes in each bin [T, J, BINS]
+        beyond       sum of the weights of the votes beyond the last bin [T, J]
         edges        edges of the bins [BINS + 1]
         activation   activations of the class capsules after each iteration [T, J]
 
@@ -61,7 +67,7 @@ def count_distances(trace: Trace | None) -> dict[str, np.ndarray]:
             `activation` [B, M, J].
 
     Raises:
-        NotApplicableError: The routing has no distances of votes.
+        NotApplicableError: The routing does not record distances of votes.
     """
     if not trace or any(name not in iteration for iteration in trace for name in NEEDED):
         raise NotApplicableError(
@@ -100,7 +106,7 @@ def _draw_figure(arrays: Mapping[str, np.ndarray], label: int, title: str, capti
 
 
 def _describe(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return the caption, which says how the figure was made and what the panels do not show."""
+    """Return a caption that says how the figure was made and what the panels do not show."""
     weight, beyond = arrays["weight"], arrays["beyond"].sum()
     return (
         "squared distance of votes (coordinates added) to the class capsule's mean after the "

@@ -182,7 +182,7 @@ class FirstActivations(Callback):
 
 
 def find_activations(module: nn.Module, output: Any) -> Tensor | None:
-    """Return the activations of a layer's capsules, which are part of the output of the layer.
+    """Compute the activations of a layer's capsules from the output of the layer.
 
     Args:
         module: The layer, or another module of the network.

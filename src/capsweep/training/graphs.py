@@ -3,10 +3,11 @@
 In an eager step, Python starts hundreds of GPU kernels one by one. With a CUDA graph, Python starts
 the whole training step with one call. The first batch of each shape is trained eagerly, so that
 libraries and the optimiser create their state. Before the second batch of a shape, the step is
-captured on static tensors. The graph includes the forward pass, the backward pass, the clipping of gradients,
-the optimiser and the metrics. From then on, each batch is copied into the static tensors, and the
-graph is replayed. All values that change from step to step are tensors on the device: the batch,
-the learning rates, and the margin of the loss if the margin grows during training.
+captured on static tensors. The graph includes the forward pass, the backward pass, the clipping of
+gradients, the optimiser and the metrics. From then on, each batch is copied into the static
+tensors, and the graph is replayed. All values that change from step to step are tensors on the
+device: the batch, the learning rates, and the margin of the loss if the margin grows during
+training.
 
 The first replays are compared with eager steps, which train copies of the network and optimiser. If
 a replay differs from the eager step, the network and optimiser get the values of the copies, and

@@ -230,7 +230,7 @@ def _describe_code(provenance: Mapping[str, Any]) -> str:
 
 
 def _read_changed(content: Content, iterations: int) -> float | None:
-    """Return the share of images whose predicted classes change with `iterations` at test.
+    """Return the share of images whose predicted classes change with `iterations` iterations.
 
     The result is None if the cell was not tested with this number of iterations.
     """

@@ -20,8 +20,8 @@ class MultiMnist:
 
     Attributes:
         content: The description of the data set.
-        digits: Images [N, C, H, W] and labels [N] of the single digits, uint8, for "train"
-            and "test".
+        digits: The single digits of "train" and "test": uint8 images [N, C, H, W] and uint8 labels
+            [N].
     """
 
     content: DataSetContent
@@ -40,7 +40,7 @@ class MultiMnist:
         }
 
     def build_maker(self, split: str) -> Maker:
-        """Return a function that composes ranges of the pairs of a split.
+        """Return a function that composes the pairs of a split, a range in each call.
 
         Args:
             split: Name of the split.
@@ -51,13 +51,16 @@ class MultiMnist:
 
 
 def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -> MultiMnist:
-    """Prepare the job for a composed configuration `dataset=multimnist`.
+    """Prepare the job that makes the pairs of a configuration with `dataset=multimnist`.
 
     Args:
         dataset: The group `dataset` of the configuration.
         digits: The data set of single digits from which the pairs are made.
-        pairs: Pairs per digit of "train" and "test"; None takes `dataset.batches.pairs`. There is
-            one pair for each digit that is held out for validation.
+        pairs: Number of pairs per digit in "train" and "test"; None takes `dataset.batches.pairs`.
+            The validation split always has one pair per digit.
+
+    Raises:
+        ConfigError: If `dataset.validation` leaves no training digits.
     """
     origin = Origin(dataset["source"], hash_declared({"sha256": dataset["reader"]["sha256"]}))
     settings = {name: dataset["batches"][name] for name in ("seed", "margin", "shift")}

@@ -29,10 +29,10 @@ from capsweep.storage.official_files import (
 )
 from capsweep.storage.stores import join
 
-DRAWS = 8  # numbers of the random sequence that are reserved for one image
+DRAWS = 8  # words of the random sequence that are reserved for each image
 FRACTION = 8  # bits after the binary point of a pixel coordinate
-AT_ONCE = 16  # images that are transformed together, so few that they fit into the cache
-AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # struct in a file; side of an image in pixels
+AT_ONCE = 16  # images that are transformed together; so few fit into the cache of a CPU
+AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # name of a struct in a file; side of an image
 AFFNIST_FILES = "test.mat or test_batches/1.mat ... 32.mat"
 AFFNIST_PUBLISHER = (
     "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/ (test.mat.zip or "
@@ -41,16 +41,17 @@ AFFNIST_PUBLISHER = (
 
 
 class AffineTest:
-    """A source of test images that are random affine transformations of the test digits.
+    """A source of test images: random affine transformations of the test digits.
 
-    Each digit is scaled, sheared and rotated, then put at a random position such that all its ink
-    is on the canvas. This position may be a fraction of a pixel. The transformation of an image
-    depends only on `seed` and on the number of the image in the split.
+    Each digit is scaled, sheared and rotated. Then it is shifted at random, so that all its ink is
+    on the canvas. A shift can have a fraction of a pixel. The random numbers for an image depend
+    only on `seed` and on the index of the image in the split.
 
     Args:
         rotation: Largest angle in degrees, in both directions.
-        shear: Largest shear, in both directions.
-        scale: Lowest and highest scale. One number is drawn for rows and one for columns.
+        shear: Largest shear factor, in both directions.
+        scale: Lowest and highest scale factor. For each image, a factor is drawn for the rows and
+            another factor for the columns.
         canvas: Side of the transformed images in pixels.
         seed: Seed of the data set.
     """
@@ -70,7 +71,7 @@ class AffineTest:
             test: The test digits, images [N, C, H, W].
 
         Returns:
-            Images [N, C, canvas, canvas] with the labels of `test`.
+            uint8 images [N, C, canvas, canvas] with the labels of `test`.
 
         Raises:
             ConfigError: If the ink of a transformed digit does not fit on the canvas.
@@ -90,8 +91,8 @@ class AffineTest:
             images_NCHW: uint8 images [N, C, H, W].
 
         Returns:
-            The matrices [N, V, U] (output axes, input axes), and the shifts [N, V] in pixels. A
-            shift leads from the middle of the canvas to the middle of the image.
+            The matrices [N, V, U] from input axes to output axes, and the shifts [N, V] in pixels.
+            A shift is the vector from the middle of the canvas to the middle of the moved image.
 
         Raises:
             ConfigError: If the ink of a transformed image does not fit on the canvas.
@@ -115,7 +116,7 @@ class AffineTest:
     def _make_shifts(
         self, images_NCHW: np.ndarray, matrix_NVU: np.ndarray, uniform_N2: np.ndarray
     ) -> np.ndarray:
-        """Compute shifts [N, V] from random numbers, such that all ink stays on the canvas."""
+        """Compute shifts [N, V] from random numbers in 0..1; all ink stays on the canvas."""
         height, width = images_NCHW.shape[2:]
         middle = (np.array([height, width]) - 1) / 2
         corners_NVK = matrix_NVU @ (_find_ink_corners(images_NCHW) - middle).transpose(0, 2, 1)
@@ -131,10 +132,11 @@ class AffineTest:
 
 
 def _find_ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
-    """Return the corners (row, column) [N, 4, 2] of the box around the ink of each image.
+    """Return the four corners of the box around the ink of each image.
 
-    The box is one pixel wider on each side, because bilinear interpolation spreads ink by up to
-    one pixel. For an image without ink, the box is around the whole image.
+    The result has the shape [N, 4, 2]; the last axis is (row, column). The box is one pixel wider
+    on each side, because bilinear interpolation spreads ink by up to one pixel. For an
+    image without ink, the box is around the whole image.
     """
     ink_NHW = images_NCHW.any(axis=1)
     (top, bottom), (left, right) = (_find_ends(np.any(ink_NHW, axis=axis)) for axis in (2, 1))
@@ -144,9 +146,10 @@ def _find_ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
 
 
 def _find_ends(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the first and the last row (or column) with ink of each image, [N] each.
+    """Return the indices of the first and of the last True value for each image, [N] each.
 
-    The flags [N, S] say which rows (or columns) have ink.
+    Args:
+        is_inked: Whether a row (or a column) of an image has ink, bool [N, S].
     """
     first, last = is_inked.argmax(axis=1), is_inked[:, ::-1].argmax(axis=1)
     return first, is_inked.shape[1] - 1 - last
@@ -165,8 +168,8 @@ def _move_images(
     place_NVE = np.stack([row.ravel(), column.ravel()]) - shift_NV[:, :, None]
     from_NUE = np.linalg.inv(matrix_NVU) @ place_NVE + (size_U1 - 1) / 2
     fixed_NUE = np.rint(from_NUE * 2**FRACTION).astype(np.int64)
-    # Two zeros are padded on each side. So for a coordinate outside of the image, this pixel and
-    # its neighbour are both 0.
+    # Two zeros are padded on each side. So a coordinate that is a pixel or more outside of the
+    # image lies between two pixels of 0.
     whole_NUE = np.clip(fixed_NUE >> FRACTION, -2, size_U1) + 2
     part_NUE = (fixed_NUE & (2**FRACTION - 1)).astype(np.int32)
     padded_NCHW = np.pad(images_NCHW, ((0, 0), (0, 0), (2, 2), (2, 2))).astype(np.int32)
@@ -179,8 +182,7 @@ def _interpolate_at(
 ) -> np.ndarray:
     """Interpolate each image at E coordinates, and return the values, int32 [N, C, E].
 
-    A coordinate is a whole pixel (`whole_NUE`) plus a fraction of a pixel (`part_NUE`, in units of
-    2**-FRACTION).
+    A coordinate in pixels is `whole_NUE` + `part_NUE` / 2**FRACTION.
     """
     count, channels, height, width = padded_NCHW.shape
     pixels = padded_NCHW.ravel()
@@ -204,10 +206,10 @@ class AffnistTest:
     train a network on MNIST's digits on 40x40 pixels, and then test this network on affNIST.
 
     Args:
-        sha256: Hashes by name: "test" for `test.mat`, and "test_batches" for the concatenated
-            numbered files (`cat {1..32}.mat | sha256sum`). With the text "unknown" in place of a
-            hash, reading raises an error that says which hash to declare.
-        folders: Folders below the data folder in which to look for the files.
+        sha256: The key "test" has the sha256 of `test.mat`. The key "test_batches" has the sha256
+            of the concatenated numbered files (`cat {1..32}.mat | sha256sum`). If a hash is the
+            text "unknown", reading raises a DataError that says which hash to declare.
+        folders: Where to look for the files: names of folders below the data folder.
     """
 
     def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
@@ -224,7 +226,9 @@ class AffnistTest:
             test: Not used, since affNIST replaces these images.
 
         Raises:
-            DataError: If a file is missing or its hash is not the declared one.
+            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
+                decoded.
+            StoreError: If the object store does not answer.
         """
         declared = {"sha256": self.sha256}
         images = decode_once("affnist", declared, lambda: {"test": self._decode_files(folder)})
@@ -243,7 +247,7 @@ class AffnistTest:
         return join_examples([*map(_parse_affnist, paths, contents)])
 
     def _find_batches(self, folder: str) -> list[Path]:
-        """List the files 1.mat, 2.mat and so on, up to the first number that is absent."""
+        """List the files 1.mat, 2.mat and so on, until a number is missing."""
         numbered = (self.batches.find(folder, f"{number}.mat") for number in count(1))
         paths = [path for path in takewhile(bool, numbered) if path]
         if not paths:
@@ -252,10 +256,11 @@ class AffnistTest:
 
 
 def _parse_affnist(path: Path, data: bytes) -> LabelledImages:
-    """Parse one file, which has a struct with `image`, uint8 [1600, N], and `label_int` [1, N].
+    """Parse one file of affNIST, with N examples.
 
-    Row 40 y + x of `image` has pixel (y, x) of each example. Public programs read the files in the
-    same way.
+    The file has a struct with two arrays: `image`, uint8 [1600, N], and `label_int` [1, N]. The
+    value `image[40 * y + x, n]` is the pixel in row y and column x of example n. Public programs
+    read the files in the same way.
     """
     with report_undecodable(path):
         fields = load_matlab(data)[AFFNIST][0, 0]

@@ -1,4 +1,4 @@
-"""Batches of a data set that lies in the memory of the training device.
+"""Batches of a data set that is in the memory of the training device.
 
 A batch is made by a few tensor operations, without worker processes. The order of the examples
 depends only on (seed, epoch), so that a resumed run sees the same batches as an uninterrupted run.
@@ -23,7 +23,7 @@ Split = Literal["train", "validation", "test"]
 # operation takes longer than running it on one batch. On a CPU, batches are made one by one,
 # because a single batch fits into the cache.
 MADE_AT_ONCE = 16
-TRAINING_BATCHES = 2  # size of the first evaluation parts, in training batches
+TRAINING_BATCHES = 2  # an evaluation begins with parts of this many training batches
 
 Result = TypeVar("Result")
 
@@ -58,7 +58,7 @@ def draw_epoch_order(num_examples: int, seed: int, epoch: int) -> Tensor:
     Args:
         num_examples: N, the number of examples of the split.
         seed: Seed of the cell.
-        epoch: Number of the epoch, from 0 on.
+        epoch: Index of the epoch, from 0 on.
 
     Returns:
         A permutation of 0 .. N - 1, int64 [N], on the CPU.
@@ -72,8 +72,8 @@ class Batch(NamedTuple):
     Attributes:
         images_BCHW: float32 images [B, C, H, W], as the network sees them.
         labels: int64 classes, [B]; or [B, L] if each image shows L digits.
-        targets_BLCHW: Images [B, L, C, H, W] that a decoder is to reconstruct, float32 in 0..1, one
-            for each label; None if the decoder reconstructs `images_BCHW`.
+        targets_BLCHW: The images that a decoder is to reconstruct, one for each label: float32
+            [B, L, C, H, W] in 0..1. None if a decoder is to reconstruct `images_BCHW`.
     """
 
     images_BCHW: Tensor
@@ -84,7 +84,7 @@ class Batch(NamedTuple):
         """Return a part of the batch, or the batch itself if the part covers all of it.
 
         Args:
-            part: Positions in the batch, with a start and a stop.
+            part: Indices of the examples in the batch, with a start and a stop.
         """
         if part.start == 0 and part.stop >= len(self.labels):
             return self
@@ -109,7 +109,7 @@ class EvaluatedSplit(ABC):
         """Return examples in their fixed order, without random changes, for validation and test.
 
         Args:
-            part: Positions in the split.
+            part: Indices of the examples in the split.
         """
 
     @abstractmethod
@@ -130,7 +130,7 @@ class EvaluatedSplit(ABC):
 
 
 class DeviceSplit(EvaluatedSplit):
-    """A split in the memory of the training device, from which any examples can be selected."""
+    """A split in the memory of the training device; a batch can have any of its examples."""
 
     @abstractmethod
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
@@ -138,10 +138,11 @@ class DeviceSplit(EvaluatedSplit):
 
         Args:
             seed: Seed of the cell.
-            epoch: Number of the epoch, from 0 on.
+            epoch: Index of the epoch, from 0 on.
 
         Returns:
-            A function from positions in the split, int64 [B], to the batch of these examples.
+            A function that takes indices of examples in the split, int64 [B], and returns the batch
+            of these examples.
         """
 
     def make_loader(self, batch_size: int, seed: int) -> "TrainLoader":
@@ -149,12 +150,12 @@ class DeviceSplit(EvaluatedSplit):
         return TrainLoader(self, batch_size, seed)
 
 
-# Builds a split from examples that were moved to the training device by their method `to`.
+# Builds a split from the examples that `to(device)` returned, and from the name of the split.
 Presenter = Callable[[Any, Split], EvaluatedSplit]
 
 
 class EpochSampler:
-    """An object that stores the number of the current epoch.
+    """An object that stores the index of the current epoch.
 
     Lightning treats it as the sampler of a loader, and calls `set_epoch` before each epoch.
     """
@@ -163,10 +164,10 @@ class EpochSampler:
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the epoch; Lightning calls this when an epoch starts or is resumed.
+        """Set the index of the epoch; Lightning calls this when an epoch starts or is resumed.
 
         Args:
-            epoch: Number of the epoch, from 0 on.
+            epoch: Index of the epoch, from 0 on.
         """
         self.epoch = epoch
 
@@ -209,12 +210,12 @@ class EvaluationLoader(BatchLoader):
 class EvaluationParts:
     """An evaluation of batches in parts that fit into memory.
 
-    The first part has twice the examples of a training step. This part needs about as much memory
-    as a training step, since an evaluation keeps no activations for a backward pass. When memory
-    runs out, the size of parts is halved. The size of parts changes results only by rounding.
+    At first, a part has twice as many examples as a training batch. So it needs about as much
+    memory as a training step, since an evaluation keeps no activations for a backward pass. When
+    memory runs out, the size of parts is halved. This size changes results only by rounding.
 
     Args:
-        batch_size: Examples in a training step.
+        batch_size: Examples in a training batch.
     """
 
     def __init__(self, batch_size: int) -> None:
@@ -225,8 +226,8 @@ class EvaluationParts:
     ) -> Iterator[tuple[Batch, Result]]:
         """Yield the parts of a batch in order, each with the result of `compute`.
 
-        When memory runs out, the size of this part and of all later parts is halved, and a message
-        is printed.
+        When memory runs out, this part is evaluated again with half the examples, all later parts
+        have this new size, and a message is printed.
 
         Args:
             batch: The examples to evaluate.
@@ -290,18 +291,18 @@ class TrainLoader(BatchLoader):
 
 
 def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) -> Tensor:
-    """Build a view of each image at all shifts by whole pixels; the gaps are zeros.
+    """Build a view that has each image at all shifts by whole pixels; gaps are zeros.
 
     The view shares the memory of one padded copy of the images.
 
     Args:
         images_NCHW: Images [N, C, H, W].
         shift: Largest shift in pixels, up, down, left and right.
-        canvas: Side in pixels of a square canvas, in the middle of which each image is placed; None
-            keeps the size of the images.
+        canvas: Side in pixels of a square canvas. Each image is placed in its middle. None keeps
+            the size of the images.
 
     Returns:
-        A view [N, C, 2 shift + 1, 2 shift + 1, H, W], where H and W are the sizes of the canvas.
+        A view [N, C, 2 * shift + 1, 2 * shift + 1, H, W]; H and W are the sizes of the canvas.
         Image n moved down by dy and right by dx is at [n, :, shift - dy, shift - dx].
 
     Raises:
@@ -336,11 +337,11 @@ def locate_windows(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
 
     Args:
         windows: A view [N, C, rows, columns, H, W] from `shift_windows`.
-        index: Numbers of images, int64 of any shape [...].
-        offsets: Row and column of each window in the view, int64 [..., 2].
+        index: Index of the image of each window, int64 of any shape [...].
+        offsets: Indices of each window along the axes `rows` and `columns`, int64 [..., 2].
 
     Returns:
-        Offsets for `copy_windows`, in elements, int64 [...].
+        Memory offsets for `copy_windows`, in elements, int64 [...].
     """
     image, _, row, column, _, _ = windows.stride()
     return index * image + offsets[..., 0] * row + offsets[..., 1] * column
@@ -349,8 +350,8 @@ def locate_windows(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
 def copy_windows(windows: Tensor, address_B: Tensor) -> Tensor:
     """Copy the windows that begin at some memory offsets.
 
-    The result equals `windows[n, :, row, column]` for B triples (n, row, column), but takes a tenth
-    of the time, since each window is read from one address.
+    The result equals `windows[n, :, row, column]` for B triples (n, row, column). This function
+    takes a tenth of the time of that indexing, since each window is read from one address.
 
     Args:
         windows: A uint8 view [N, C, rows, columns, H, W] from `shift_windows`.

@@ -1,8 +1,8 @@
 """MultiMNIST: images of two digits of different classes, composed on the training device.
 
 The data set is defined in "Dynamic Routing Between Capsules" (Sabour, Frosst, Hinton 2017), section
-6.1. Example k of a split depends only on (seed, split, k). So any example can be composed again on
-any machine, and no example has to be stored.
+6.1. For the same digits, example k of a split depends only on (seed, split, k). So any example can
+be composed again on any machine, and no example has to be stored.
 
 Shape letters: B batch, L = 2 digits of an image, N source digits, C H W image.
 """
@@ -29,21 +29,21 @@ from capsweep.errors import ConfigError
 
 INCREMENT = 0x9E3779B97F4A7C15
 FIRST_FACTOR, SECOND_FACTOR = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-BITS = 40  # random bits from which an integer below a bound is chosen; the bound has up to 23 bits
-VERSION = 1  # raise it when the content of example k changes
-DRAWS = 8  # numbers of the random sequence that are reserved for one example
-USED_DRAWS = 5  # used numbers: one for the second digit, four for rows and columns of both shifts
+BITS = 40  # number of random bits for the choice of one integer, which has up to 23 bits
+VERSION = 1  # increase it when the content of example k changes
+DRAWS = 8  # words of the random sequence that are reserved for each example
+USED_DRAWS = 5  # words that an example uses: one for the second digit, four for the shifts
 
 
 def draw_words(key: int, counter: Tensor) -> Tensor:
-    """Compute the 64-bit words at some positions of a random sequence (SplitMix64).
+    """Compute words of a random sequence of 64-bit words (SplitMix64).
 
     Args:
-        key: Number of the sequence.
-        counter: Positions in the sequence, int64 of any shape.
+        key: The seed of the sequence.
+        counter: Indices of the words in the sequence, int64 of any shape.
 
     Returns:
-        The 64 random bits at each position, int64 in the shape of `counter`.
+        The words, each with 64 random bits, int64 in the shape of `counter`.
     """
     z = counter * _to_signed(INCREMENT) + _to_signed(INCREMENT + key)
     for bits, factor in ((30, FIRST_FACTOR), (27, SECOND_FACTOR)):
@@ -53,13 +53,11 @@ def draw_words(key: int, counter: Tensor) -> Tensor:
 
 
 def draw_bits(key: int, counter: Tensor) -> Tensor:
-    """Compute BITS random bits at each position of a random sequence, for `choose_integers`.
-
-    These are the highest bits of the word that `draw_words` computes for the position.
+    """Compute the highest BITS bits of words of a random sequence, for `choose_integers`.
 
     Args:
-        key: Number of the sequence.
-        counter: Positions in the sequence, int64 of any shape.
+        key: The seed of the sequence; see `draw_words`.
+        counter: Indices of the words in the sequence, int64 of any shape.
     """
     return _shift_right(draw_words(key, counter), 64 - BITS)
 
@@ -67,13 +65,13 @@ def draw_bits(key: int, counter: Tensor) -> Tensor:
 def choose_integers(bound: Tensor | int, draw: Tensor) -> Tensor:
     """Map random bits to integers in 0 .. bound - 1.
 
-    Each integer is the whole part of bound * u, where u is a random number in [0, 1) with 40 bits.
-    So the probability of each integer differs from 1 / bound by less than 1 / 2**40.
+    Each integer is floor(bound * draw / 2**40), where `draw` is uniform in 0 .. 2**40 - 1. So the
+    probability of each integer differs from 1 / bound by less than 1 / 2**40.
 
     Args:
-        bound: The number of possible integers, below 2**23. A number holds for all draws; a tensor
-            has a number for each draw.
-        draw: Random bits from `draw_bits`.
+        bound: The number of possible integers, below 2**23. An int is the bound for all draws; a
+            tensor gives one bound per draw.
+        draw: Random bits from `draw_bits`, int64.
 
     Returns:
         The integers, int64.
@@ -82,13 +80,13 @@ def choose_integers(bound: Tensor | int, draw: Tensor) -> Tensor:
 
 
 def draw_integers(bound: Tensor | int, key: int, counter: Tensor) -> Tensor:
-    """Draw an integer, uniform in 0 .. bound - 1, for each position of a random sequence.
+    """Draw an integer, uniform in 0 .. bound - 1, from each of some words of a random sequence.
 
     Args:
-        bound: The number of possible integers, below 2**23. A number holds for all positions; a
-            tensor has a number for each position.
-        key: Number of the sequence.
-        counter: Positions in the sequence, int64 of any shape.
+        bound: The number of possible integers, below 2**23. An int is the bound for all words; a
+            tensor gives one bound per word.
+        key: The seed of the sequence; see `draw_words`.
+        counter: Indices of the words in the sequence, int64 of any shape.
 
     Returns:
         The integers, int64 in the shape of `counter`.
@@ -107,14 +105,14 @@ def _shift_right(z: Tensor, bits: int) -> Tensor:
 
 
 class Pairs(NamedTuple):
-    """Composed images of two digits each; the second digit is laid over the first.
+    """Composed images, each with two digits of different classes.
 
     Attributes:
         images_BCHW: The composed images, uint8 [B, C, H, W].
-        digits_BLCHW: A separate image of each digit at its position, uint8 [B, L, C, H, W].
+        digits_BLCHW: A separate image of each shifted digit, uint8 [B, L, C, H, W].
         labels_BL: The classes of the two digits, int64 [B, L].
-        sources_BL: The numbers of the two digits in their split, int64 [B, L].
-        shifts_BL2: By how many pixels each digit is moved down and right, int64 [B, L, 2].
+        sources_BL: The indices of the two digits in their split, int64 [B, L].
+        shifts_BL2: The shift of each digit in pixels, down and right, int64 [B, L, 2].
     """
 
     images_BCHW: Tensor
@@ -125,12 +123,12 @@ class Pairs(NamedTuple):
 
 
 class PairDraws(NamedTuple):
-    """The random choices from which pairs are composed, without pixels.
+    """The random choices that define pairs; the images are composed from them later.
 
     Attributes:
         labels_BL: The classes of the two digits, int64 [B, L].
-        sources_BL: The numbers of the two digits in their split, int64 [B, L].
-        shifts_BL2: By how many pixels each digit is moved down and right, int64 [B, L, 2].
+        sources_BL: The indices of the two digits in their split, int64 [B, L].
+        shifts_BL2: The shift of each digit in pixels, down and right, int64 [B, L, 2].
         address_BL: The memory offsets of the shifted digits, int64 [B, L]; see `locate_windows`.
     """
 
@@ -140,10 +138,10 @@ class PairDraws(NamedTuple):
     address_BL: Tensor
 
     def select(self, index_B: Tensor) -> "PairDraws":
-        """Return the choices of some of the examples.
+        """Return the choices for some of the pairs.
 
         Args:
-            index_B: Positions of the examples, int64.
+            index_B: Indices of the pairs in these tensors, int64.
         """
         return PairDraws(*(part.index_select(0, index_B) for part in self))
 
@@ -152,12 +150,12 @@ class PairSource:
     """The digits of one split, prepared for the composition of pairs.
 
     Args:
-        digits: The digits, images [N, C, H, W] and labels [N].
-        split: The split of the digits.
+        digits: Images [N, C, H, W] and labels [N] of the digits.
+        split: Name of the split. Each split has another random sequence.
         seed: Seed of the data set, which is the same for all cells.
         margin: Pixels that are added on each side of a digit's image.
-        shift: Largest shift of a digit in pixels, in both axes. Parts that leave the image are cut
-            off.
+        shift: Largest shift of a digit in pixels along each axis. Pixels of the digit that leave
+            the image are cut off.
 
     Raises:
         ConfigError: If all digits are of one class.
@@ -177,8 +175,8 @@ class PairSource:
                 f"all {len(digits)} digits of the {split} split are of one class, but a pair needs "
                 "two classes; for the validation split, raise dataset.validation"
             )
-        # For each digit: where its class begins in by_class_N, the size of this class, and the
-        # number of digits of other classes.
+        # For each digit: the index in by_class_N at which its class begins, the number of digits of
+        # its class, and the number of digits of other classes.
         count_N, start_K = count_K[self.labels_N], count_K.cumsum(0) - count_K
         self.classmates_N3 = torch.stack(
             [start_K[self.labels_N], count_N, len(digits) - count_N], dim=1
@@ -186,13 +184,13 @@ class PairSource:
         self.used_5 = torch.arange(USED_DRAWS, device=self.labels_N.device)
 
     def compose_pairs(self, k_B: Tensor) -> Pairs:
-        """Compose the examples with the given numbers.
+        """Compose the pairs with the given indices.
 
-        Example k shows digit k modulo N, and over it a random digit of another class. Both are
+        Pair k shows digit k modulo N and a random digit of another class. The two digits are
         shifted independently. Their intensities are added and clipped at 255.
 
         Args:
-            k_B: Numbers of the examples, int64 [B].
+            k_B: Indices k of the pairs, int64 [B].
 
         Returns:
             The composed images, with their digits, labels and random choices.
@@ -200,12 +198,12 @@ class PairSource:
         return self.compose_drawn(self.draw_pairs(k_B))
 
     def draw_pairs(self, k_B: Tensor) -> PairDraws:
-        """Draw the random choices of some examples.
+        """Draw the random choices for some pairs.
 
-        This takes many small operations, so a call for a whole epoch is fastest.
+        This takes many small operations, so one call for all pairs of an epoch is fastest.
 
         Args:
-            k_B: Numbers of the examples, int64 [B].
+            k_B: Indices k of the pairs; see `compose_pairs`.
         """
         first_B = k_B % len(self.labels_N)
         draw_B5 = draw_bits(self.key, (k_B * DRAWS)[:, None] + self.used_5)
@@ -220,7 +218,7 @@ class PairSource:
         )
 
     def compose_drawn(self, drawn: PairDraws) -> Pairs:
-        """Compose the images of pairs, and separate images of their digits.
+        """Compose the images of pairs, and a separate image of each digit.
 
         Args:
             drawn: The random choices from `draw_pairs`.
@@ -230,9 +228,10 @@ class PairSource:
         return Pairs(_add_clipped(*digits_BLCHW.unbind(1)), digits_BLCHW, *drawn[:3])
 
     def compose_images(self, drawn: PairDraws) -> Tensor:
-        """Compose only the images of pairs, in about two thirds of the time of `compose_drawn`.
+        """Compose the images of pairs without separate images of the digits.
 
-        A call for about 1,000 examples is fastest; more examples do not fit into the cache.
+        This takes about two thirds of the time of `compose_drawn`. A call for about 1,000 pairs is
+        fastest, because more pairs do not fit into the cache of the CPU.
 
         Args:
             drawn: The random choices from `draw_pairs`.
@@ -244,7 +243,7 @@ class PairSource:
         return _add_clipped(copy_windows(self.windows, below_B), copy_windows(self.windows, over_B))
 
     def _draw_partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
-        """Choose a digit of another class for each digit, with equal probabilities."""
+        """Choose a second digit for each first digit, uniformly from all other classes."""
         start_B, count_B, others_B = self.classmates_N3.index_select(0, first_B).unbind(1)
         rank_B = choose_integers(others_B, draw_B)
         return _take_values(
@@ -253,7 +252,7 @@ class PairSource:
 
 
 def _take_values(values_N: Tensor, index: Tensor) -> Tensor:
-    """Return values_N[index] for an index of any shape, in less time than by indexing."""
+    """Return `values_N[index]` for an index of any shape, faster than by indexing."""
     return values_N.index_select(0, index.flatten()).view_as(index)
 
 
@@ -267,20 +266,20 @@ def _add_clipped(one: Tensor, other: Tensor) -> Tensor:
 
 
 class ComposedPairs(DeviceSplit):
-    """Batches of pairs that are composed when they are needed.
+    """A split whose examples are pairs; a pair is composed when a batch needs it.
 
     A training epoch has N pairs, one for each digit of the split. The same pairs come again after
     `pairs` epochs. So there are N * pairs different pairs: 60 million for MNIST and pairs = 1,000.
 
     Args:
-        examples: The digits, images [N, C, H, W] and labels [N], on the training device.
-        split: The split of the digits.
+        examples: Images [N, C, H, W] and labels [N] of the digits, on the training device.
+        split: Name of the split.
         seed: Seed of the data set, which is the same for all cells.
         margin: Pixels that are added on each side of a digit's image.
-        shift: Largest shift of a digit in pixels, in both axes.
-        pairs: Training pairs per digit.
-        test_examples: How many test pairs are used: the first pairs of their sequence. Validation
-            has one pair for each held-out digit.
+        shift: Largest shift of a digit in pixels along each axis.
+        pairs: Number of different training pairs per digit.
+        test_examples: How many pairs the test split has; their indices begin at 0. The validation
+            split has one pair for each held-out digit.
 
     Raises:
         ConfigError: If all digits are of one class.
@@ -297,7 +296,7 @@ class ComposedPairs(DeviceSplit):
         pairs: int,
         test_examples: int,
     ) -> None:
-        if len(examples):  # an empty split composes nothing
+        if len(examples):  # an empty split has no pairs
             self.source = PairSource(examples, split, seed, margin, shift)
         self.device = examples.labels_N.device
         self.count = test_examples if split == "test" else len(examples)
@@ -309,19 +308,19 @@ class ComposedPairs(DeviceSplit):
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Draw the pairs of an epoch; see `DeviceSplit.prepare_epoch`.
 
-        The pairs of an epoch depend only on the number of the epoch. The seed of the cell decides
-        the order of the pairs.
+        The pairs of an epoch do not depend on `seed`, which is the seed of the cell. It decides
+        only the order in which the pairs are shown.
         """
         first = (epoch % self.pairs) * len(self)
         drawn = self.source.draw_pairs(torch.arange(first, first + len(self), device=self.device))
         return lambda index_B: _make_batch(self.source.compose_drawn(drawn.select(index_B)))
 
     def evaluation_batch(self, part: slice) -> Batch:
-        """Return pairs in the order of their sequence; see `EvaluatedSplit.evaluation_batch`."""
+        """Return pairs in the order of their indices; see `EvaluatedSplit.evaluation_batch`."""
         return _make_batch(self._compose_part(part))
 
     def fingerprint(self) -> str:
-        """Compute the sha256 of the images and labels that are evaluated."""
+        """Compute the sha256 of the images and labels that an evaluation of this split uses."""
         digest = hashlib.sha256()
         for start in range(0, len(self), 1000):
             pairs = self._compose_part(slice(start, start + 1000))

@@ -1,15 +1,19 @@
-"""Batches from a split in shards, whose examples are read and shuffled in groups.
+"""Batches from a split in shards; the examples are read and shuffled in groups.
 
-A pass shows each example of a split once. The order of the examples depends only on (seed, pass).
-Blocks of BLOCK examples are permuted, this sequence is cut into groups of BUFFER examples, and each
-group is shuffled. So reads are sequential within a block. Reading can begin at any position; the
-examples before it are not read. Memory for the order grows only with the number of blocks. The
-order is the same for any number and layout of shards, and for any process that reads them.
+A pass shows each example of a split once. The order of its examples is made in three steps:
 
-Quality of the shuffle: the blocks of a group come from anywhere in the split. Examples of a block
-stay within one group (or two groups, if the block is cut), on average BUFFER / 3 positions apart. A
-block spans several chunks of a file, because each block may need another file, which has to be
-opened, and hashed before its first use.
+1. The split is cut into blocks of BLOCK examples, and the blocks are permuted.
+2. The sequence of permuted blocks is cut into groups of BUFFER examples.
+3. The examples of each group are shuffled.
+
+The order depends only on (seed, pass). It is the same for any number of shards and in any process.
+Reads are sequential within a block. Reading can begin at any position without reading the examples
+before this position. Memory for the order grows only with the number of blocks.
+
+The shuffle is not perfect. The blocks of a group come from anywhere in the split, but the examples
+of one block stay in the same group, or in two groups if the block is cut. On average, two examples
+of a block are BUFFER / 3 positions apart. Blocks are not smaller, because each block may need
+another file, and a file has to be opened, and hashed before its first use.
 
 Shape letters: B batch, K requested examples of a group, L classes shown in one image, C H W image.
 """
@@ -37,7 +41,7 @@ from capsweep.errors import ConfigError, UserError
 from capsweep.shards.reader import StoredRanges, allocate_arrays, read_range
 
 AT_ONCE = 1000  # examples that are hashed together
-BLOCK = 2500  # examples that stay neighbours until their group is shuffled; five chunks of a file
+BLOCK = 2500  # examples in a block; five chunks of a file
 BUFFER = 10_000  # examples in a group
 
 Arrays: TypeAlias = dict[str, Tensor]
@@ -46,7 +50,7 @@ Arrays: TypeAlias = dict[str, Tensor]
 class ExampleGroup(NamedTuple):
     """Examples that are read together and then shuffled."""
 
-    stretches: tuple[tuple[int, int], ...]  # ranges (start, stop) of the split
+    stretches: tuple[tuple[int, int], ...]  # the examples, as ranges (start, stop) of the split
     purpose: tuple[int | str, ...]  # arguments of `generator_of` for the shuffle
 
     def __len__(self) -> int:
@@ -60,11 +64,10 @@ class ExampleGroup(NamedTuple):
 class PassOrder:
     """The order of the examples in an endless sequence of passes over a split.
 
-    A position in this sequence is a number of examples, counted from the beginning of the first
-    pass.
+    A position is an index in this sequence, counted from the beginning of the first pass.
 
     Args:
-        count: Examples of the split.
+        count: Number of examples of the split.
         seed: Seed of the cell.
         block: Examples per block.
         buffer: Examples per group.
@@ -79,10 +82,10 @@ class PassOrder:
 
         Args:
             position: Position at which the range begins.
-            examples: Length of the range.
+            examples: Number of examples in the range.
 
         Yields:
-            Each group, and the part of the shuffled group that is in the range.
+            A group, and the slice of the shuffled group that is in the range.
         """
         end = position + examples if self.count else position
         while position < end:
@@ -97,7 +100,10 @@ class PassOrder:
             position += taken
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the split's ranges that fill positions start .. stop - 1 of the permuted blocks."""
+        """Yield the ranges of the split at positions start .. stop - 1 of the permuted blocks.
+
+        The index of the pass is `number`.
+        """
         stops, ends = _permute_blocks(self.count, self.block, self.seed, number)
         place = int(torch.searchsorted(ends, start, right=True))
         while start < stop:
@@ -110,9 +116,10 @@ class PassOrder:
 
 @lru_cache(maxsize=1)  # consecutive groups are mostly in the same pass
 def _permute_blocks(count: int, block: int, seed: int, number: int) -> tuple[Tensor, Tensor]:
-    """Permute the blocks of a pass, and return the ends of all blocks.
+    """Permute the blocks of pass `number`, and return two tensors with the ends of the blocks.
 
-    The first tensor has their ends in the split, the second their ends in the permuted sequence.
+    The first tensor has the end of each block in the split. The second tensor has the end of each
+    block in the permuted sequence. Both tensors are in the permuted order.
     """
     first = block * torch.randperm(
         -(-count // block), generator=generator_of(seed, "blocks", number)
@@ -122,10 +129,11 @@ def _permute_blocks(count: int, block: int, seed: int, number: int) -> tuple[Ten
 
 
 class GroupDataset(Dataset[Arrays | UserError]):
-    """A dataset for a DataLoader, whose items are parts of shuffled groups.
+    """A dataset for a DataLoader; an item is a part of a shuffled group.
 
-    An index is a pair: a group, and the part of the shuffled group to return. An error of a file or
-    store is returned and not raised, since a DataLoader would wrap its message in a traceback.
+    The key of an item is a pair: a group, and the slice of the shuffled group to return. If a file
+    or an object store has an error, the item is the error. The error is not raised, since a
+    DataLoader would wrap its message in a traceback.
 
     Args:
         examples: The split.
@@ -158,8 +166,8 @@ class GroupDataset(Dataset[Arrays | UserError]):
 class ShardLoader(BatchLoader):
     """Shuffled training batches of a split in shards.
 
-    Each batch depends only on (seed, epoch, position). Epochs are cut from an endless sequence of
-    passes over the split: each epoch begins where the epoch before it ended.
+    Batch k of an epoch depends only on (seed, epoch, k). The epochs are cut from an endless
+    sequence of passes over the split. So each epoch begins where the epoch before it ended.
 
     Args:
         examples: The split.
@@ -218,11 +226,11 @@ class ShardLoader(BatchLoader):
 
 
 def to_batch(*pieces: Arrays) -> Batch:
-    """Join pieces of groups to one batch, and scale their images to 0..1.
+    """Join parts of shuffled groups to one batch, and scale the images to 0..1.
 
     Args:
-        *pieces: uint8 "images" [K, C, H, W], "labels" [K] or [K, L] and, if a decoder needs
-            targets, "digits" [K, L, C, H, W].
+        *pieces: The parts. Each part has the uint8 tensors "images" [K, C, H, W] and "labels" [K]
+            or [K, L]. If a decoder needs targets, it also has "digits" [K, L, C, H, W].
     """
     fields = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
     digits_BLCHW = fields.get("digits")
@@ -231,14 +239,14 @@ def to_batch(*pieces: Arrays) -> Batch:
 
 
 class StretchImages(EvaluatedSplit):
-    """A split in shards, which provides batches of the stored images without random changes.
+    """A split in shards; its batches have the stored images without random changes.
 
     Args:
         examples: The split.
         split: Name of the split.
         epoch_examples: Examples per training epoch. Each epoch continues after the last example of
             the epoch before it.
-        test_examples: How many test examples are used, from the first on.
+        test_examples: How many test examples are used; these are the first of the test split.
         workers: Number of processes that read ahead in training. With 0, the training process
             reads.
 
@@ -278,9 +286,9 @@ class StretchImages(EvaluatedSplit):
         return to_batch({n: torch.from_numpy(array).to(self.device) for n, array in arrays.items()})
 
     def fingerprint(self) -> str:
-        """Compute the sha256 of the images and labels that are evaluated.
+        """Compute the sha256 of the images and labels that an evaluation of this split uses.
 
-        For the same pairs, `ComposedPairs.fingerprint` returns the same value.
+        `ComposedPairs.fingerprint` returns the same value if it composes the same examples.
         """
         digest = hashlib.sha256()
         for start in range(0, len(self), AT_ONCE):

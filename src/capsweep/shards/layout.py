@@ -1,11 +1,11 @@
 """The layout of a shard, and functions that write and read it.
 
-A shard is an HDF5 file with one HDF5 data set for each field, in chunks of BLOCK examples:
+A shard is an HDF5 file with one HDF5 data set for each field. The chunks have BLOCK examples:
 
     images   uint8  [N, C, H, W]      input of the network
-    labels   uint8  [N, L], or [N]    classes; the second digit is laid over the first
-    indices  uint32 [N, L], or [N]    numbers of the source images in their split
-    shifts   int8   [N, L, 2]         pixels down, pixels right
+    labels   uint8  [N, L], or [N]    classes of the digits, or of the image
+    indices  uint32 [N, L], or [N]    indices of the source images in their split
+    shifts   int8   [N, L, 2]         shifts of the digits in pixels, down and right
 
 The attributes of the file identify its content, even if `index.json` is missing.
 
@@ -48,11 +48,11 @@ DAMAGE_ERRORS = (
     *(MemoryError, OverflowError),  # if a damaged header declares huge sizes
 )
 BLOCK = 500  # examples in a chunk: about 0.6 MB of MultiMNIST
-AT_ONCE = 2 * BLOCK  # examples that are made together, so few that they fit into the cache
-DEFAULT_EXAMPLES = 100_000  # examples in a shard, if the number of shards is not given
-MOST_BYTES = 2**29  # largest size of a shard, because it is made in memory
+AT_ONCE = 2 * BLOCK  # examples that are made together; so few fit into the cache of a CPU
+DEFAULT_EXAMPLES = 100_000  # most examples in a shard, if the number of shards is not given
+MOST_BYTES = 2**29  # largest size of a shard in bytes; a shard is made in memory
 
-# A function that makes examples start .. stop - 1 of a split, and returns an array for each field.
+# A function that makes the examples start .. stop - 1 of a split and returns their arrays by field.
 Maker: TypeAlias = Callable[[int, int], Mapping[str, np.ndarray]]
 
 
@@ -64,7 +64,7 @@ class ShardJob(Protocol):
 
     @property
     def content(self) -> DataSetContent:
-        """The description of the examples, whose hash is the fingerprint of the data set."""
+        """The description of the examples; its hash is the fingerprint of the data set."""
         ...
 
     def list_fields(self) -> Fields:
@@ -72,7 +72,7 @@ class ShardJob(Protocol):
         ...
 
     def build_maker(self, split: str) -> Maker:
-        """Return a function that makes ranges of the examples of a split.
+        """Return a function that makes the examples of a split, a range in each call.
 
         Args:
             split: Name of the split.
@@ -95,8 +95,8 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
         The shards of all splits. The shards of a split are in the order of its examples.
 
     Raises:
-        ConfigError: If `shards` is below 1 or above the number of examples, or if a shard would
-            exceed 512 MiB.
+        ConfigError: If `shards` is below 1, if there are fewer examples than shards, or if a shard
+            would exceed 512 MiB.
     """
     splits = job.content.splits
     first = "train" if "train" in splits else next(iter(splits))
@@ -125,7 +125,7 @@ def describe_shard(content: DataSetContent, split: str, first: int) -> dict[str,
     Args:
         content: The data set.
         split: Name of the split.
-        first: Number of the shard's first example in the split.
+        first: Index of the shard's first example in the split.
     """
     return {
         "dataset": content.dataset,
@@ -143,16 +143,16 @@ def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Sh
     """Make the examples of a shard and write it atomically.
 
     The HDF5 file is built in memory, and Python then writes its bytes to the disk. If the disk is
-    full, Python raises an OSError, but HDF5 would abort the process when it closes the file.
+    full, Python raises an OSError. HDF5 would abort the process when it closes the file.
 
     Args:
         folder: Folder of the data set.
-        job: The data set.
-        part: The range of examples and the name of the file.
+        job: The job that makes the data set.
+        part: The range of the examples in their split, and the name of the file.
         make: The function that makes the examples, from `job.build_maker`.
 
     Returns:
-        The entry of the shard for the manifest, with size and hash of the file.
+        The entry of the shard for the manifest, with the size and the hash of the file.
 
     Raises:
         OSError: If the file cannot be written.
@@ -225,8 +225,8 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
 def _describe_data_set(file: h5py.File, name: str) -> str:
     """Describe dtype and shape of an HDF5 data set in a text.
 
-    For links and for external or virtual data sets, the text says that the file has no array,
-    because the hash of the file does not cover their bytes.
+    Links and external or virtual data sets can refer to bytes that the hash of the file does not
+    cover. For these, the text says that the file has no array.
     """
     is_link = not isinstance(file.get(name, getlink=True), h5py.HardLink)
     stored = None if is_link else file[name]
@@ -241,10 +241,11 @@ def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) 
     Args:
         digits: The data set of single digits.
         split: Name of the split.
-        settings: The settings in the manifest of the data set of pairs.
+        settings: The settings of the pairs, from the manifest of their data set.
 
     Raises:
         DataError: If a setting is missing or not a whole number from 0 on.
+        ConfigError: If all digits of the split are of one class, or if no training digits remain.
     """
     names = ("validation", "seed", "margin", "shift")
     numbers: dict[str, Any] = {name: settings.get(name) for name in names}
@@ -263,8 +264,8 @@ def compose_pairs(source: PairSource, k_B: Tensor) -> dict[str, np.ndarray]:
     """Compose pairs and return the arrays that a shard stores, by field.
 
     Args:
-        source: The digits.
-        k_B: Numbers of the pairs in their split, int64 [B].
+        source: The digits of a split.
+        k_B: Indices of the pairs in the split, int64 [B].
 
     Returns:
         "images" [B, C, H, W], "labels" [B, L], "indices" [B, L] and "shifts" [B, L, 2].

@@ -1,9 +1,9 @@
 """Functions that make the missing shards of a data set and write `index.json` last.
 
-The content of a shard depends only on its job and its part. A file gets the name of the shard only
-when it is complete. So an intact shard is kept, and a damaged shard is made again. Besides shards
-and `index.json`, the folder of a data set has only the folder STATE, which contains a
-lock and a description of the data set.
+The content of a shard depends only on its `ShardJob` and its `ShardPart`. A file gets the name of
+its shard only when the file is complete. If the same command runs again, intact shards are kept,
+and damaged shards are made again. Besides shards and `index.json`, the folder of a data set has
+only the folder STATE, which contains a lock and a description of the data set.
 """
 
 import errno
@@ -34,7 +34,7 @@ from capsweep.storage import stores
 from capsweep.storage.files import hash_file, read_plain_file, write_text
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
-WANTED, LOCK = "wanted.json", "lock"  # files in STATE: description of the data set; lock
+WANTED, LOCK = "wanted.json", "lock"  # files in STATE: a description of the data set; a lock
 RERUN_HINT = "run the same command again"
 
 
@@ -44,13 +44,13 @@ class ShardOutcome:
 
     part: ShardPart  # the shard to make
     shard: Shard | None = None  # entry for the manifest; None after a failure
-    is_made: bool = False  # whether the shard was made now; False if it existed
+    is_made: bool = False  # whether this run made the shard; False if it existed before
     cause: str = ""  # reason of a failure
 
 
-# A function that makes parts in a folder, and yields the outcome of a part when the part ends. It
-# raises errors that concern all parts, such as errors of the disk. Closing the generator ends the
-# running tasks.
+# A function that makes shards in a folder, and yields the outcome of a shard as soon as the shard
+# is made or has failed. An error that concerns all shards, such as a full disk, is raised. Closing
+# the generator ends the running tasks.
 TaskRunner: TypeAlias = Callable[[ShardJob, Path, Sequence[ShardPart]], Generator[ShardOutcome]]
 
 
@@ -59,8 +59,8 @@ class MakingResult:
     """The result of making a data set."""
 
     status: int = INCOMPLETE  # exit status of the command
-    shards: dict[ShardPart, Shard] = field(default_factory=dict)  # complete shards
-    made: int = 0  # number of shards that were made now
+    shards: dict[ShardPart, Shard] = field(default_factory=dict)  # entries of complete shards
+    made: int = 0  # number of shards that this run made
     failures: dict[str, list[str]] = field(default_factory=dict)  # names of missing files, by cause
 
 
@@ -74,7 +74,7 @@ class MakingPlan:
 
     @cached_property
     def missing(self) -> list[ShardPart]:
-        """The parts whose files do not exist yet."""
+        """The shards whose files do not exist yet."""
         return [part for part in self.parts if not (self.folder / part.name).exists()]
 
     @property
@@ -101,7 +101,7 @@ class MakingPlan:
 
 
 def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
-    """Divide a data set into shards, and check that its folder can hold them.
+    """Divide a data set into shards, and check that a folder can hold them.
 
     Args:
         job: Makes the examples.
@@ -110,8 +110,8 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
 
     Raises:
         DataError: If the folder holds other files.
-        UserError: If the disk is too small, if `folder` is not a folder, or if the number of shards
-            is not possible.
+        UserError: If the disk has too few free bytes, if `folder` is not a folder, or if the number
+            of shards is not possible.
     """
     stores.check_folder(str(folder), "STORAGE")
     plan = MakingPlan(job, folder, divide_into_parts(job, shards))
@@ -125,14 +125,14 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
 
 
 def check_folder(plan: MakingPlan) -> None:
-    """Check that the folder of a plan is empty or already used for the same plan.
+    """Check that the folder of a plan is empty or was begun with the same plan.
 
     Args:
         plan: The shards and their folder.
 
     Raises:
-        DataError: If the folder holds other files, another data set, or the same data set in
-            another number of shards.
+        DataError: If the folder holds other files, another data set, or the same data set divided
+            into another number of shards.
     """
     folder, wanted = plan.folder, plan.folder / STATE / WANTED
     if not wanted.exists():
@@ -174,7 +174,7 @@ def make_shard(job: ShardJob, folder: Path, part: ShardPart) -> ShardOutcome:
 
     Args:
         job: Makes the examples.
-        folder: The folder, which `run_plan` has prepared.
+        folder: Where the shard is written. `run_plan` has prepared this folder.
         part: The shard to make.
 
     Raises:
@@ -189,10 +189,10 @@ def make_shard(job: ShardJob, folder: Path, part: ShardPart) -> ShardOutcome:
 
 
 def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
-    """Return the manifest entry of a shard if the folder has an intact file of it, else None.
+    """Return the manifest entry of a shard, or None if the folder has no intact file of the shard.
 
-    The attributes and HDF5's checksums of the file must be right. If there is an `index.json`, the
-    hash of the file must be right too.
+    In an intact file, the attributes and HDF5's checksums are right. If the folder has a readable
+    `index.json`, the hash of an intact file is in it.
     """
     path = folder / part.name
     if path.is_symlink() or not path.is_file():
@@ -200,14 +200,14 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
     shard = Shard(**asdict(part), bytes=path.stat().st_size, sha256=hash_file(path))
     try:
         known = manifest.read_manifest(folder).shards
-    except DataError:  # absent or damaged; it is written again at the end
+    except DataError:  # `index.json` is absent or damaged; it is written again at the end
         known = ()
     if known and shard not in known:
         return None
     try:
         with open_shard(path) as file:
             if any(find_disagreements(file, build_manifest(job, []), shard)):
-                return None  # arrays are not read: they may declare any size
+                return None  # the arrays are not read, because they may declare any size
             for stored in file.values():
                 stored[:]
     except DAMAGE_ERRORS:
@@ -220,7 +220,7 @@ def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
 
     Args:
         job: The job that made the examples.
-        shards: All shards of the data set. The shards of a split are in the order of its examples.
+        shards: Entries of all shards. The shards of a split are in the order of its examples.
     """
     content, fields = job.content, job.list_fields()
     return Manifest(FORMAT, content.fingerprint, content, "pixels", fields, tuple(shards))
@@ -244,7 +244,9 @@ def run_plan(
         The complete shards, the failures, and the exit status of the command.
 
     Raises:
-        UserError: If the folder cannot be written, or if another process fills it.
+        UserError: If the folder cannot be created or locked, or if another process fills it.
+        DataError: If the folder holds other files, or was begun with another plan.
+        Exception: Any error of `run_tasks` except an OSError, which is a failure in the result.
     """
     result = MakingResult()
     with _hold_folder(plan):
@@ -285,7 +287,7 @@ def _hold_folder(plan: MakingPlan) -> Iterator[None]:
             (folder / STATE).mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context((folder / STATE / LOCK).open("ab"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            check_folder(plan)  # another process may have begun meanwhile
+            check_folder(plan)  # another process may have begun to fill the folder meanwhile
             write_text(folder / STATE / WANTED, plan.identity)
         except BlockingIOError as error:
             raise UserError(

@@ -1,7 +1,7 @@
 """The manifest `index.json`, which describes a data set of shards and identifies its content.
 
 `index.json` is written last, when every shard is complete. The shards of a split hold its examples
-in order, from number 0 on. A manifest may come from an untrusted source. Its values are printed,
+in order, from index 0 on. A manifest may come from an untrusted source. Its values are printed,
 used as file names, and used to allocate memory. So each value is checked when it is read.
 """
 
@@ -19,7 +19,7 @@ from capsweep.errors import DataError
 from capsweep.storage.checked import parse_json
 from capsweep.storage.files import hash_bytes, read_plain_file, write_text
 
-FORMAT: Literal[1] = 1  # raise it when older programs can no longer read a new manifest
+FORMAT: Literal[1] = 1  # increase it when older programs cannot read new manifests any more
 INDEX = "index.json"
 STATE = ".making"  # folder with the state of `make shards`
 REPAIR_HINT = "run the same `make shards` command again, or copy the file again"
@@ -29,9 +29,10 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,79}$")]
 ShardName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,99}\.h5$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Dtype = Annotated[str, StringConstraints(pattern=r"^(u?int(8|16|32|64)|float(32|64))$")]
-Size = Annotated[int, Field(ge=0, le=MOST_COUNT)]  # a number of bytes, or the number of an example
+Size = Annotated[int, Field(ge=0, le=MOST_COUNT)]  # number of bytes, index or version
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
-Fields: TypeAlias = Mapping[Name, tuple[Dtype, tuple[Count, ...]]]  # dtype and shape of an example
+# The dtype and the shape of each field of an example, by name of the field.
+Fields: TypeAlias = Mapping[Name, tuple[Dtype, tuple[Count, ...]]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Origin:
     """The data set that provides the images from which the examples are made."""
 
     name: Name  # name of the data set
-    sha256: Sha256  # hash of all declared hashes of its files, by `hash_declared`
+    sha256: Sha256  # hash of the declared hashes of its files; see `hash_declared`
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class DataSetContent:
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the content, a part of the signature of cells that train on the data set.
+        """The sha256 of the content; it is part of the signature of cells with this data set.
 
         Raises:
             ValueError: If a setting is NaN or infinite.
@@ -71,13 +72,13 @@ class ShardPart:
 
     name: ShardName  # name of the file
     split: Name  # name of the split
-    first: Size  # number of the first example in the split
+    first: Size  # index of the first example in the split
     examples: Count  # number of examples
 
 
 @dataclass(frozen=True)
 class Shard(ShardPart):
-    """A shard that was made."""
+    """A shard that is complete, with the hash of its file."""
 
     bytes: Size  # size of the file
     sha256: Sha256  # hash of the file
@@ -95,7 +96,7 @@ class Manifest:
     store: Literal["pixels"]  # how examples are stored; there is only one kind
     # dtype and shape of the fields of an example, by name
     fields: Annotated[Fields, Field(min_length=1)]
-    shards: tuple[Shard, ...]  # all shards; those of a split are in the order of its examples
+    shards: tuple[Shard, ...]  # all shards; the shards of a split are in order
 
     def list_shards(self, split: str) -> tuple[Shard, ...]:
         """Return the shards of a split in the order of its examples.
@@ -110,10 +111,10 @@ STORED = TypeAdapter(Manifest)
 
 
 def count_bytes(fields: Fields) -> int:
-    """Compute how many bytes the arrays of an example have.
+    """Compute how many bytes one example has.
 
     Args:
-        fields: dtype and shape of each array.
+        fields: dtype and shape of each field of an example.
     """
     return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in fields.values())
 
@@ -122,7 +123,7 @@ def hash_declared(declared: Mapping[str, object]) -> str:
     """Combine all declared hashes of a data set into one sha256.
 
     Args:
-        declared: The declared hashes, which must be JSON data.
+        declared: The declared hashes, as a value that JSON can store.
     """
     return hash_bytes(json.dumps(declared, sort_keys=True).encode())
 
@@ -172,7 +173,7 @@ def read_manifest(folder: Path) -> Manifest:
 def _check_shards(manifest: Manifest) -> None:
     """Raise ValueError unless the shards hold each example once and in order.
 
-    Each file must also have a unique name and enough bytes for its examples.
+    Each shard must also have a unique name and enough bytes for its examples.
     """
     following = dict.fromkeys(manifest.content.splits, 0)
     one = count_bytes(manifest.fields)

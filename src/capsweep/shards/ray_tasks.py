@@ -17,13 +17,13 @@ from capsweep.shards.making import RERUN_HINT, ShardOutcome, make_shard
 from capsweep.shards.manifest import ShardPart
 
 RETRIES = 2  # repetitions of a task after its first attempt
-ENDING_SECONDS = 10.0  # for running tasks (each takes less than 1 s) to end before Ray is stopped
+ENDING_SECONDS = 10.0  # time for running tasks to end before Ray is stopped; a task takes 1 s
 
 
 def run_on_ray(
     job: ShardJob, folder: Path, parts: Sequence[ShardPart], address: str | None = None
 ) -> Generator[ShardOutcome]:
-    """Make shards on a running Ray cluster, or on a Ray that is started on this machine.
+    """Make shards as tasks of a running Ray cluster, or of Ray on this machine.
 
     If the run is interrupted, tasks that have begun get 10 s to end, and no other task is started.
 
@@ -37,7 +37,8 @@ def run_on_ray(
         The outcome of each part, in the order in which the tasks end.
 
     Raises:
-        Exception: Any error of a task. After an OSError, the task is first repeated twice.
+        ConfigError: If the cluster cannot be joined, or if Ray does not start on this machine.
+        Exception: The error of a task. A task with an OSError is first repeated up to twice.
     """
     cores = None if address else len(os.sched_getaffinity(0))
     with (
@@ -74,7 +75,10 @@ _make_shard = ray.remote(
 
 
 def _read_outcome(result: Any, part: ShardPart) -> ShardOutcome:
-    """Return the outcome of a task that ended, or raise the error that it raised."""
+    """Return the outcome of a task that ended, or raise the error of the task.
+
+    If the worker was lost, the outcome is a failure.
+    """
     try:
         return ray.get(result)
     except exceptions.RayTaskError as error:

@@ -1,4 +1,4 @@
-"""Reader of data sets in shards, which finds a data set by its declared fingerprint.
+"""Reader of data sets in shards; a data set is found by its declared fingerprint.
 
 Shape letters: B examples of a range.
 """
@@ -30,7 +30,7 @@ from capsweep.storage.stores import hide_query
 
 IMAGES = ("images", "labels")
 DIGITS = "digits"
-MOST_OPEN = 64  # files that a process keeps open; HDF5 needs about 1 MB of memory for each
+MOST_OPEN = 64  # most files that a process keeps open; HDF5 needs about 1 MB for each
 
 
 def declare_data_set(content: DataSetContent) -> list[str]:
@@ -55,10 +55,10 @@ class ShardReader:
 
     Attributes:
         fingerprint: The fingerprint that the manifest must have.
-        folders: Folders below the data folder in which to look. The first folder that has the data
-            set is used.
-        digits: Reads the data set of single digits from which the examples are composed.
-        origin: One hash of all declared hashes of the files of `digits`; see `hash_declared`.
+        folders: Where to look for the data set: names of folders below the data folder. The first
+            folder that has the data set is used.
+        digits: Reads the single digits from which the examples were composed.
+        origin: The hash of the declared hashes of the files of `digits`; see `hash_declared`.
         targets: Whether a decoder needs a separate image of each digit. These images are not in the
             shards; they are composed from `digits`.
     """
@@ -79,6 +79,8 @@ class ShardReader:
 
         Raises:
             DataError: If the data set is not found, or if a shard is missing or has another size.
+                Also if a decoder needs single digits and they cannot be read.
+            StoreError: If the object store does not answer.
         """
         place, whole = self._find_data_set(folder)
         self._read_digits(place, whole, folder)
@@ -94,7 +96,9 @@ class ShardReader:
             The splits, each a `StoredRanges`. If the data set lacks a split, this split is empty.
 
         Raises:
-            DataError: If the data set, or the digits that a decoder needs, are not found.
+            DataError: If the data set is not found, or if a decoder needs single digits and they
+                cannot be read.
+            StoreError: If the object store does not answer.
         """
         place, whole = self._find_data_set(folder)
         digits = self._read_digits(place, whole, folder)
@@ -167,14 +171,14 @@ class ShardReader:
 class StoredRanges:
     """A split in HDF5 shards; any range of its examples can be read.
 
-    A shard is verified before its first use. Each process opens the files itself, also after a fork
-    or after pickling.
+    A shard is verified before its first use. Each process opens the files itself, so that this
+    object can be used after a fork or after pickling.
 
     Args:
         folder: Local folder of the shards.
         manifest: The data set.
         split: Name of the split.
-        source: Composes separate images of the digits, if a decoder needs them.
+        source: Composes separate images of the digits; None if no decoder needs them.
 
     Raises:
         DataError: If the shards have no images or no labels.
@@ -196,7 +200,7 @@ class StoredRanges:
 
     @property
     def digest(self) -> str:
-        """One sha256, which is computed from the hashes of all shards in order.
+        """The sha256 of the concatenated hashes of all shards of the split, in order.
 
         The hash of a shard is verified before the first use of the shard.
         """
@@ -219,12 +223,13 @@ class StoredRanges:
         """Read consecutive examples into arrays; the examples may be in several shards.
 
         Args:
-            start: Number of the first example.
-            arrays: An array [B, ...] for each field to read; see `allocate_arrays`.
+            start: Index of the first example in the split.
+            arrays: An array [B, ...] for each field to read, by its name; see `allocate_arrays`.
 
         Raises:
             IndexError: If some of the examples are not in the split.
             DataError: If a shard is missing or does not match the manifest.
+            StoreError: If the object store does not answer.
         """
         count = max(map(len, arrays.values()), default=0)
         if start < 0 or start + count > len(self):
@@ -243,7 +248,7 @@ class StoredRanges:
 
     def _read_shard(self, shard: Shard, start: int, arrays: Mapping[str, np.ndarray]) -> None:
         file, first = open_shard_once(os.getpid(), self.verifier, shard), start - shard.first
-        with report_damage(self.verifier.folder / shard.name):  # reads verify HDF5's checksums
+        with report_damage(self.verifier.folder / shard.name):  # HDF5 verifies its checksums
             for name, array in arrays.items():
                 stored = h5py.Dataset(h5py.h5d.open(file.id, name.encode()))
                 stored.read_direct(array, np.s_[first : first + len(array)])
@@ -251,24 +256,25 @@ class StoredRanges:
 
 @lru_cache(maxsize=MOST_OPEN)
 def open_shard_once(process: int, verifier: ShardVerifier, shard: Shard) -> h5py.File:
-    """Open a shard, or return it if it is already open in this process.
+    """Open a shard, or return the open file if this process has already opened the shard.
 
-    The MOST_OPEN shards that were used last stay open.
+    The MOST_OPEN shards that were used most recently stay open.
 
     Args:
-        process: Id of this process. It is an argument because, after a fork, the child must not use
-            the files that its parent opened.
+        process: Id of this process. It is a key of the cache because, after a fork, the child must
+            not use the files that its parent opened.
         verifier: Verifies and opens the shard.
-        shard: The shard.
+        shard: Entry of the shard in the manifest.
 
     Raises:
         DataError: If the shard is missing or does not match the manifest.
+        StoreError: If the object store does not answer.
     """
     return verifier.open_shard(shard)
 
 
 def allocate_arrays(fields: Fields, count: int) -> dict[str, np.ndarray]:
-    """Allocate arrays for some examples.
+    """Allocate an array for each field of some examples.
 
     Args:
         fields: dtype and shape of each field of an example.
@@ -285,8 +291,8 @@ def read_range(examples: StoredRanges, start: int, stop: int) -> dict[str, np.nd
 
     Args:
         examples: The split.
-        start: Number of the first example.
-        stop: Number after the last example.
+        start: Index of the first example.
+        stop: Index of the last example, plus 1.
 
     Returns:
         An array [stop - start, ...] for each field.
@@ -294,6 +300,7 @@ def read_range(examples: StoredRanges, start: int, stop: int) -> dict[str, np.nd
     Raises:
         IndexError: If some of the examples are not in the split.
         DataError: If a shard is missing or does not match the manifest.
+        StoreError: If the object store does not answer.
     """
     arrays = allocate_arrays(examples.fields, stop - start)
     examples.read_into(start, arrays)

@@ -1,8 +1,8 @@
 """Checks that shards match their manifest.
 
-A shard is verified before it is read, once per node. The user's cache records each shard that was
-verified: its entry in the manifest, and the size and times of its file. As long as entry, size and
-times are unchanged, later processes and runs do not hash the file again.
+A shard is verified once per node, before its first use. The user's cache then stores the entry of
+the shard in the manifest, and the size and times of its file. As long as entry, size and times are
+unchanged, later processes and runs do not hash the file again.
 """
 
 import json
@@ -26,7 +26,7 @@ from capsweep.storage.checked import load_cached, save_cached
 from capsweep.storage.files import hash_file
 from capsweep.storage.stores import hide_query
 
-TICK = 2 * 10**9  # coarsest resolution of file times in ns, that of a FAT file system
+TICK = 2 * 10**9  # coarsest resolution of file times, in ns: that of the FAT file system
 
 
 @contextmanager
@@ -49,11 +49,11 @@ def report_damage(path: Path) -> Iterator[None]:
 
 
 def check_size(folder: Path, shard: Shard) -> None:
-    """Check that a shard is a regular file of the right size.
+    """Check that a shard is a regular file of the size in the manifest.
 
     Args:
         folder: Local folder of the shards.
-        shard: The entry of the shard in the manifest.
+        shard: Entry of the shard in the manifest.
 
     Raises:
         DataError: If the shard is missing, is not a regular file, or has another size.
@@ -71,11 +71,12 @@ def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
 
     Args:
         folder: Local folder of the shards.
-        manifest: The data set.
-        shard: The entry of the shard in the manifest.
+        manifest: Manifest of the data set.
+        shard: Entry of the shard in the manifest.
 
     Raises:
-        DataError: If size, hash, attributes or arrays of the file differ from the manifest.
+        DataError: If the shard is missing, or if its size, hash, attributes or arrays differ from
+            the manifest.
     """
     path = folder / shard.name
     check_size(folder, shard)
@@ -92,7 +93,7 @@ def list_faults(folder: Path, manifest: Manifest) -> list[str]:
 
     Args:
         folder: Local folder of the shards.
-        manifest: The data set.
+        manifest: Manifest of the data set.
 
     Returns:
         A line for each missing or damaged shard, then a line for each file in the folder that does
@@ -115,11 +116,13 @@ def _find_fault(folder: Path, manifest: Manifest, shard: Shard) -> str | None:
 
 
 class ShardVerifier:
-    """A verifier of the shards in a folder, which fetches them if they are in an object store.
+    """A verifier of the shards in a folder.
+
+    If the folder is the local copy of a folder in an object store, shards are fetched from there.
 
     Args:
         folder: Local folder of the shards.
-        manifest: The data set.
+        manifest: Manifest of the data set.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -131,10 +134,11 @@ class ShardVerifier:
         """Fetch a shard if it is in an object store, verify it and open it.
 
         Args:
-            shard: The entry of the shard in the manifest.
+            shard: Entry of the shard in the manifest.
 
         Raises:
             DataError: If the shard is missing or does not match the manifest.
+            StoreError: If the object store does not answer.
         """
         if self.origin is not None:
             official_files.fetch_file(self.origin, shard.name, partial(self._is_whole, shard))
@@ -160,8 +164,8 @@ class ShardVerifier:
         """Return a text with the manifest entry of a shard and the size and times of its file.
 
         The times include the ctime, because it changes even if a program sets the mtime back. The
-        text is empty if there is no file, or if the file was changed less than TICK ago, because
-        file times would not show another change.
+        text is empty if there is no file. The text is also empty if the file was changed less than
+        TICK ago, because its times may stay the same if it is changed again now.
         """
         try:
             state = (self.folder / shard.name).lstat()
@@ -185,16 +189,17 @@ class ShardVerifier:
 
 
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
-    """Check that shards exist and have the right size.
+    """Check that shards exist and have the size in the manifest.
 
     No shard is fetched or read.
 
     Args:
         folder: Local folder of the shards.
-        shards: The entries of the shards in the manifest.
+        shards: Entries of the shards in the manifest.
 
     Raises:
         DataError: If a shard is missing or has another size.
+        StoreError: If the object store does not answer.
     """
     origin = official_files.read_origin(folder)
     sizes = {} if origin is None else official_files.list_sizes(origin)
@@ -202,7 +207,7 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
         if origin is None:
             check_size(folder, shard)
         elif (size := sizes.get(shard.name)) != shard.bytes:
-            official_files.remove_copy(folder / INDEX)  # this copy may describe earlier shards
+            official_files.remove_copy(folder / INDEX)  # the copy may describe earlier shards
             raise DataError(
                 f"{official_files.KEY}: {hide_query(origin)}/{shard.name}: {size or 'no'} bytes, "
                 f"but {shard.bytes:,} in {INDEX}; copy the whole folder there again, {INDEX} last"

@@ -24,7 +24,7 @@ PACKAGES = {  # each package that training needs, and what to do if it is missin
 
 
 class Finding(NamedTuple):
-    """One printed line: a fact and, if it is a fault, its cure."""
+    """One printed line: a fact, and the cure if the fact is a fault."""
 
     subject: str  # what was checked
     fact: str  # what was found
@@ -61,7 +61,7 @@ def check_ray() -> Iterator[Finding]:
     cure = "anybody who reaches Ray's ports can run code as you; type export RAY_AUTH_MODE=token"
     yield Finding("ray access", f"RAY_AUTH_MODE={mode}", None if mode == "token" else cure)
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    if path.exists():  # a Ray that was started on this machine makes this file
+    if path.exists():  # Ray makes this file when it is started on this machine
         cure = f"others can read it, and then run code as you; type chmod 600 {path}"
         # Not fatal, because Ray itself makes the file readable for others.
         yield Finding(

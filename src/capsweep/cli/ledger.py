@@ -23,7 +23,7 @@ from capsweep.storage.stores import join
 
 
 def find_storage(parsed: argparse.Namespace) -> str:
-    """Return the value of STORAGE: as typed, else from the environment, else `outputs`."""
+    """Return the storage: the typed STORAGE, else the environment's STORAGE, else `outputs`."""
     return parsed.storage or os.environ.get("STORAGE", "outputs")
 
 
@@ -211,7 +211,7 @@ def run_release(parsed: argparse.Namespace) -> None:
 
 
 def run_gc(parsed: argparse.Namespace) -> None:
-    """Remove files that nothing needs, or only list them (--dry-run)."""
+    """Remove files that nothing needs; with --dry-run, only list these files."""
     ledger = open_ledger(parsed)
     items = list(upkeep.find_garbage(ledger, places.locate_folder(find_storage(parsed))))
     for item in items:

@@ -135,7 +135,7 @@ GROUPS = {
 }
 
 
-# The module that runs a command, where the module has another name than the command.
+# The module that runs a command, for commands whose module has another name.
 MODULES = {**dict.fromkeys(("attach", "status", "stop"), "sweep"), "info": "plan"}
 
 

@@ -26,7 +26,7 @@ from capsweep.sweep.spec import Sweep
 
 @dataclass(frozen=True)
 class SweepReport:
-    """The table of a sweep, the ledger of its cells, and the places for its files."""
+    """The table of a sweep, the ledger of its cells, and the locations of its files."""
 
     table: ResultTable  # the table as numbers
     formatted: FormattedTable  # the table as text
@@ -35,7 +35,7 @@ class SweepReport:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no cell has finished or failed."""
+        """Whether the table is empty, because no cell has finished or failed."""
         return not any(g.by_seed or g.causes or g.unmeasured for g in self.table.groups)
 
 

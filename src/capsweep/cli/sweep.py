@@ -23,7 +23,7 @@ from capsweep.sweep.spec import Sweep
 if TYPE_CHECKING:  # it imports Ray
     from capsweep.cluster.client import Jobs, SweepJob
 
-# The exit status of Ctrl-C, so that a script that waits for the sweep stops too.
+# The exit status of Ctrl-C. It also stops a script that waits for the sweep.
 DETACHED = STOPPED = 130
 KILLED = 128  # plus the number of the signal, as in a shell
 
@@ -38,7 +38,7 @@ def run_sweep(parsed: argparse.Namespace) -> int:
         values, overrides = split_words("sweep", there)
         parsed = argparse.Namespace(**{**vars(parsed), "words": values, "overrides": overrides})
         sweep, points, config = _load(parsed)
-    options = _read_options(parsed, sweep)  # read early, so that no error ends in a job's log
+    options = _read_options(parsed, sweep)  # read before a job is submitted, to print errors here
     cluster = config["cluster"]
     is_driven_here = parsed.here or parsed.shard is not None or parsed.executor == "local"
     if cluster.get("launcher") is not None and not is_driven_here:
@@ -185,7 +185,7 @@ def _open_named_jobs(parsed: argparse.Namespace) -> "Jobs":
 
 
 def run_attach(parsed: argparse.Namespace) -> int:
-    """Print the output of a sweep's job until it ends, and return its exit status."""
+    """Print the output of a sweep's job until the job ends, and return the exit status."""
     jobs = _open_named_jobs(parsed)
     return watch_job(jobs, driver.find_job(jobs, parsed.sweep))
 
@@ -203,7 +203,7 @@ def run_stop(parsed: argparse.Namespace) -> None:
 
 
 def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
-    """Print the output of a job until it ends.
+    """Print the output of a job until the job ends.
 
     Returns:
         DETACHED after Ctrl-C, STOPPED if the job was stopped, KILLED plus the number of the signal

@@ -38,7 +38,7 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
 
 
 def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
-    """Return the content of a workspace: cells, and the keys in which they differ."""
+    """Return the content of a workspace: cells, and the keys in which the cells differ."""
     configs = [point.cell.config for point in points]
     known = [point for point in points if not point.waits]
     if len(known) < len(points):

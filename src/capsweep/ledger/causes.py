@@ -81,8 +81,8 @@ def describe_cause(error: BaseException) -> str:
 def _walk_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception, then the exception that led to it, and so on back to the first exception.
 
-    The exception that led to an exception is its `__cause__`. If there is no `__cause__`, it is the
-    `__context__`, unless this is suppressed.
+    The next exception is the `__cause__` of the exception before. If there is no `__cause__`, the
+    next exception is the `__context__`, unless the context is suppressed.
     """
     visited: set[int] = set()
     link: BaseException | None = error
@@ -101,7 +101,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def describe_lost_worker(why: str) -> str:
-    """Return the cause of the failure of a cell if the cell's process ended.
+    """Build the cause of a failure from the reason why the cell's process ended.
 
     Args:
         why: Why the process ended.

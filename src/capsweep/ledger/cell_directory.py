@@ -269,7 +269,7 @@ def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirecto
 
 
 def recover_cell(ledger: Ledger, signature: str) -> None:
-    """Complete a `RepeatedDirectory.finish` that was killed between its two renames.
+    """Complete `RepeatedDirectory.finish` if its process was killed between the two renames.
 
     The folder of the finished new run is renamed to the cell's final folder. If there is nothing to
     complete, nothing is done.

@@ -5,7 +5,7 @@ Leases need a POSIX file system. To claim a cell, a process creates the file
 claim the cell. The process is the owner of the claim. While the owner runs the cell, it writes
 beats: it replaces the file by a file with a higher counter. If the owner has ended, another process
 takes the cell over by creating the file of the next generation. Again, only one process can create
-this file. The final files are never renamed, and clocks of different machines are never compared.
+this file. These files are never renamed, and the clocks of different machines are never compared.
 Durations are measured with a monotonic clock, so a lease remains valid if the system clock is set
 back.
 """
@@ -213,7 +213,7 @@ def take_lease(ledger: Path, signature: str, dead_claim: str = "") -> Lease:
         ledger: The ledger's folder.
         signature: The signature of the cell.
         dead_claim: The `last_sign` of a claim that may be taken over, because the caller knows that
-            its owner has ended; "" if there is no such claim.
+            the owner of this claim has ended; "" if there is no such claim.
 
     Returns:
         The lease. It writes beats until it is released.
@@ -256,7 +256,7 @@ def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Ite
         ledger: The ledger's folder. None: the ledger is an object store, and no claim is made.
         signature: The signature of the cell.
         dead_claim: The `last_sign` of a claim that may be taken over, because the caller knows that
-            its owner has ended; "" if there is no such claim.
+            the owner of this claim has ended; "" if there is no such claim.
 
     Yields:
         The lease; None if `ledger` is None.

@@ -67,8 +67,8 @@ class Ledger:
 
     Raises:
         ConfigError: If the path or URL cannot be used.
-        StoreError: If the object store does not answer or refuses access. Every method can raise
-            this error too.
+        StoreError: If the object store does not answer or refuses access. The methods can also
+            raise this error.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -101,8 +101,8 @@ class Ledger:
     def read_cell_entries(self, cells: Iterable[Cell]) -> dict[str, Entry]:
         """Return the state of each cell, keyed by signature.
 
-        Each result is compared with the configuration of the cell and with the present code, as
-        described for `judge`.
+        A cell counts as failed if its result does not fit its configuration, and as stale if other
+        code computed its result.
         """
         by_signature = {cell.signature: cell for cell in cells}
         entries = self.read_entries(by_signature).items()
@@ -136,7 +136,7 @@ class Ledger:
         return {} if self.disk is None else lease.read_claims(self.disk)
 
     def list_signatures(self, prefix: str = "") -> list[str]:
-        """List the signatures of the cells that have a folder, sorted.
+        """Return the sorted signatures of all cells that have a folder.
 
         Args:
             prefix: Only signatures that begin with this text are listed.
@@ -170,7 +170,7 @@ class Ledger:
     ) -> tuple[bytes | None, str]:
         """Return the content of a file of a cell (None: absent), and the file's path or URL."""
         result = result or self.read_result(signature) or {}
-        # The digest of result.json is checked in `read_result`. The file is in no attempt's folder.
+        # `read_result` checks the digest of result.json. The file is not in an attempt's folder.
         is_result = name == RESULT
         folder = folder_of(signature) if is_result else self._find_folder(signature, result)
         known = None if is_result else result.get(DIGESTS, {}).get(name)

@@ -45,7 +45,7 @@ class ListedCell:
     def value_of(self, key: str) -> Any:
         """Return the value of a dotted key; None if the cell does not have the key.
 
-        For a group such as `dataset`, return the name of the group's option (`dataset.name`).
+        For a group such as `dataset`, the value is that of `dataset.name`.
         """
         value = causes.value_of(self.leaves, key)
         return self.leaves.get(f"{key}.name") if value is None else value
@@ -145,7 +145,10 @@ def read_hardware(provenance: Mapping[str, Any]) -> str | None:
 
 
 def _as_text(value: Any) -> str:
-    """Convert a value to text, so that 0 and 0.0 have the same text, and 32 and "32" too."""
+    """Convert a value to a text for comparisons.
+
+    The values 0 and 0.0 have the same text. So do the values 32 and "32".
+    """
     if value is None:
         return "null"
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
@@ -157,7 +160,7 @@ def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[List
     Args:
         cells: The cells.
         texts: Overrides such as "seed=1,2". A cell agrees with an override if the cell has one of
-            the values.
+            the override's values.
 
     Raises:
         ConfigError: If a text is not a valid override, if no cell has the key of an override, or if

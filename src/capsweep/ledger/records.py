@@ -167,7 +167,7 @@ class Row(Record):
 
 
 class Point(Row):
-    """A line of steps.jsonl: the values of the optimiser steps since the line before."""
+    """A line of steps.jsonl: the values of the optimiser steps since the previous line."""
 
     # Number of epochs so far, including the completed fraction of the current epoch.
     epoch: NonNegative  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -224,7 +224,7 @@ class LayerMeasures(Record):
     A measure is None if it does not apply to the layer.
     """
 
-    entropy: float | None  # entropy of a child's couplings; 1: equal to all choices
+    entropy: float | None  # entropy of couplings / ln(number of choices); 1: all equal
     polarisation: float | None  # 0: equal couplings; 1: each child is coupled to one choice only
     variety: float | None  # variance of couplings between images, relative to the total variance
     dead: float | None  # fraction of parents that are inactive in all images
@@ -236,7 +236,7 @@ class Couplings(Record):
 
     examples: AtLeastOne  # number of test images that were measured
     layers: dict[str, LayerMeasures]  # measures by the name of the layer
-    ties: Count  # number of images for which only one of new and stored prediction is right
+    ties: Count  # images for which exactly one of the new and the stored prediction is right
     without_sum: list[str]  # names of layers whose couplings do not sum to 1
     error: Fraction  # error on these images
     frozen_error: Fraction | None  # error with mean couplings; None: impossible with this routing

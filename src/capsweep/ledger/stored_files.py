@@ -54,7 +54,10 @@ def print_damage(error: DamageError) -> None:
 
 
 def read_if_sound(read: Callable[[], Value]) -> Value | None:
-    """Return the value of `read()`, or print its DamageError to stderr and return None."""
+    """Return the value of `read()`, or None if `read()` raises DamageError.
+
+    The error is printed to stderr.
+    """
     try:
         return read()
     except DamageError as error:
@@ -137,7 +140,7 @@ def with_digests(result: Mapping[str, Any], digests: Mapping[str, str]) -> dict[
 
 
 def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -> dict[str, Any]:
-    """Parse the result.json of a cell, and check its digest and the signature of the cell.
+    """Parse the result.json of a cell, and check the digest and the signature in the file.
 
     Raises:
         DamageError: If the result was altered, belongs to another cell, or has an impossible value.
@@ -153,7 +156,7 @@ def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -
 def read_provenance(
     content: bytes, where: str, signature: str, cure: str = REMOVE
 ) -> dict[str, Any]:
-    """Parse the provenance.json of a cell, and check that it belongs to the cell.
+    """Parse the provenance.json of a cell, and check the signature in the file.
 
     Raises:
         DamageError: If the file is damaged, or belongs to another cell.
@@ -167,7 +170,7 @@ def read_provenance(
 
 
 def read_science(content: bytes, where: str, signature: str, cure: str = REMOVE) -> dict[str, Any]:
-    """Parse the config.yaml of a cell, and check that it belongs to the cell.
+    """Parse the config.yaml of a cell, and check that its settings have the cell's signature.
 
     Raises:
         DamageError: If the file is damaged, or belongs to another cell.

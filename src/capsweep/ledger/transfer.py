@@ -4,7 +4,7 @@ Exports are for hosts without a network: train and export on such a host, then i
 tar file is verified before the import. If the ledger already has a result for a cell, this result
 stays valid, so importing a tar file twice changes nothing. For a failed cell, only config.yaml,
 provenance.json and the cause are exported. A tar file with the suffix .xz is packed, that is,
-compressed. The cells of a published table are stored in such a file.
+compressed. The cells of a published table are stored in a packed file.
 """
 
 import io
@@ -48,7 +48,7 @@ Results: TypeAlias = "dict[str, dict[str, Any] | None]"
 
 
 def list_ended_cells(entries: Mapping[str, Entry]) -> list[str]:
-    """List the cells that can be exported: cells with a result or with an undamaged failure."""
+    """List the cells that can be exported: cells with a result, and undamaged failed cells."""
     return [
         signature
         for signature, entry in entries.items()
@@ -71,8 +71,8 @@ def export_cells(
 
     Args:
         ledger: The ledger.
-        signatures: The signatures of the cells, which must have ended.
-        file: The tar file to write. If its suffix is .xz, it is packed.
+        signatures: The signatures of the cells. The cells must have ended.
+        file: The tar file to write. A tar file with the suffix .xz is packed.
         choose: Returns whether a file of a cell is exported, given the file's name. By default, all
             files are exported.
 
@@ -127,8 +127,8 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
         The number of new cells, and the number of cells that the ledger had already.
 
     Raises:
-        DataError: If a file is damaged or absent, or if a configuration does not have the signature
-            that is the name of its folder. The message names the file.
+        DataError: If a file is damaged or absent, or if the signature of a configuration is not
+            the name of its folder. The message names the file.
         UserError: If a process runs one of the cells in this ledger.
     """
     results = verify_export(file)
@@ -181,8 +181,8 @@ def verify_export(file: Path) -> Results:
         The results by signature; None for a failed cell.
 
     Raises:
-        DataError: If a file is damaged or absent, or if a configuration does not have the signature
-            that is the name of its folder. The message names the file.
+        DataError: If a file is damaged or absent, or if the signature of a configuration is not
+            the name of its folder. The message names the file.
     """
     cells: dict[str, dict[str, str]] = {}
     results: Results = {}
@@ -257,8 +257,9 @@ def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
     """Check each file of an export against the manifest, and yield the file's name and content.
 
     Raises:
-        DataError: If the tar file is damaged, or if the hash of a file is wrong. After the last
-            file, also if a file of the manifest is absent. The message names the file.
+        DataError: If the tar file is damaged, if the hash of a file is wrong, or if a file of the
+            manifest is absent. An absent file is noticed only after the last file was yielded. The
+            message names the file.
     """
     members = _read_tar(file)
     hashes = _parse_manifest(file, *next(members, ("", b"")))
@@ -286,7 +287,7 @@ def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:
     the tar file. Links and devices are refused too, because no export contains them.
 
     Raises:
-        DataError: If the tar file is damaged, or contains more than regular files.
+        DataError: If the tar file is damaged, or contains something that is not a regular file.
     """
     if not file.is_file():  # opening a pipe would wait for its writer
         raise DataError(f"{file}: no such file, or no regular file; name one that export wrote")

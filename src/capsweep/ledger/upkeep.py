@@ -99,7 +99,7 @@ def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
     """Read all files of a cell, and yield a line for each damaged or absent file.
 
     A file that belongs to another cell counts as damaged. If several checks find the same fault,
-    its line is yielded only once.
+    the line is yielded only once.
     """
     result = ledger.read_result(cell)
     names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, "resume.ckpt"}

@@ -64,7 +64,7 @@ def describe_fault(error: ValidationError) -> str:
 
 
 def open_npz(file: IO[bytes]) -> "np.lib.npyio.NpzFile":
-    """Open an .npz file, from which the caller can then read one array at a time.
+    """Open an .npz file; the caller can then read its arrays one at a time.
 
     Reading an array of pickled objects raises ValueError. Each array has a header, which declares
     the size of the array. Before numpy allocates memory, the declared size is compared with the
@@ -100,7 +100,7 @@ def open_npz(file: IO[bytes]) -> "np.lib.npyio.NpzFile":
 
 
 def compute_once(kind: str, key: str, compute: Callable[[], Any]) -> Any:
-    """Return the value of a key from the user's cache; if it is absent, compute and store it.
+    """Return the value of a key from the user's cache; compute and store an absent value.
 
     Args:
         kind: The kind of the value. The cache has a folder for each kind.
@@ -126,7 +126,8 @@ def load_cached(kind: str, key: str) -> Any:
 def save_cached(kind: str, key: str, value: Any) -> None:
     """Store a value in the user's cache, and remove old values of the same kind.
 
-    Values are old after KEPT_SECONDS. If the cache cannot be written, nothing is stored.
+    A value is old KEPT_SECONDS after it was stored. If the cache cannot be written, nothing is
+    stored.
     """
     content = json.dumps(value).encode()
     stored = f"{_digest_of(kind, key, content)}\n".encode() + content

@@ -248,7 +248,8 @@ class OfficialFiles:
     def find(self, data: str, *names: str) -> Path | None:
         """Find a file that may have one of several names, and fetch the file if needed.
 
-        The folders are searched in the order of `self.folders`, each for all names.
+        The folders are searched in the order of `self.folders`. In each folder, the names are tried
+        in the given order.
 
         Args:
             data: The data folder, a path or the URL of an object store.

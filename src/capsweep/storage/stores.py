@@ -1,10 +1,10 @@
 """Read and write the files of folders and of object stores with the same methods.
 
-The name of a file is relative to the folder, and its parts are separated by slashes. Files are
-written atomically. An object store is given by its URL, such as s3://bucket/folder, and is accessed
-with pyarrow. Object stores can neither rename files nor lock them. The query of the URL contains
-options of pyarrow, such as `?region=eu-west-1` or `?endpoint_override=...&scheme=http`. Credentials
-are never in the URL. They come from the environment or from a role of the machine.
+The name of a file is relative to the folder. The parts of the name are separated by slashes. Files
+are written atomically. An object store is given by its URL, such as s3://bucket/folder, and is
+accessed with pyarrow. Object stores can neither rename files nor lock them. The query of the URL
+contains options of pyarrow, such as `?region=eu-west-1` or `?endpoint_override=...&scheme=http`.
+Credentials are never in the URL. They come from the environment or from a role of the machine.
 """
 
 import os
@@ -51,7 +51,7 @@ def join(place: str, name: str) -> str:
 
 
 def hide_query(place: str) -> str:
-    """Return a path or URL in the form for messages; the query of a URL is removed."""
+    """Return a path or URL for use in messages; the query of a URL is left out."""
     return place.partition("?")[0] if is_url(place) else place
 
 
@@ -117,7 +117,10 @@ class Disk:
         write_atomically(self.path / name, lambda file: file.write(content))
 
     def list_names(self, folder: str) -> list[str]:
-        """List the names of the files and folders directly in a folder, sorted; [] if absent."""
+        """List the names of the files and folders directly in a folder, sorted.
+
+        If the folder is absent, the list is empty.
+        """
         try:
             return sorted(os.listdir(self.path / folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -126,7 +129,7 @@ class Disk:
     def list_files(self, folder: str) -> Iterator[tuple[str, int]]:
         """Yield the name and the size in bytes of each file in a folder and its subfolders.
 
-        The files are sorted by name. A name is relative to the root, not to `folder`.
+        The files are sorted by name. A name is relative to the root of the store, not to `folder`.
         """
         for path in sorted((self.path / folder).rglob("*")):
             if path.is_file():
@@ -146,7 +149,7 @@ class Bucket:
 
     Raises:
         ConfigError: If the URL cannot be used or pyarrow is not installed.
-        StoreError: If the store does not answer.
+        StoreError: If the store does not answer or refuses access.
     """
 
     def __init__(self, url: str, key: str) -> None:
@@ -230,7 +233,7 @@ class Bucket:
     def _write_from(self, name: str, source: IO[bytes]) -> None:
         """Write an object from an open file; readers see the object only when it is complete."""
         path = self._path_of(name)
-        # Compression is off, since pyarrow would compress objects whose names end in .gz.
+        # Compression is off, because pyarrow would compress objects whose names end in .gz.
         with (
             self._report_errors(name),
             self.filesystem.open_output_stream(path, compression=None) as target,
@@ -238,13 +241,17 @@ class Bucket:
             shutil.copyfileobj(source, target, PIECE)
 
     def list_names(self, folder: str) -> list[str]:
-        """List the names of the objects and folders directly in a folder, sorted; [] if absent."""
+        """List the names of the objects and folders directly in a folder, sorted.
+
+        If the folder is absent, the list is empty.
+        """
         return sorted(info.base_name for info in self._list_infos(folder))
 
     def list_files(self, folder: str, is_deep: bool = True) -> Iterator[tuple[str, int]]:
         """Yield the name and the size in bytes of each object in a folder.
 
-        The objects are sorted by name. A name is relative to the root, not to `folder`.
+        The objects are sorted by name. A name is relative to the root of the store, not to
+        `folder`.
 
         Args:
             folder: The name of the folder; "" for the root.
@@ -360,8 +367,8 @@ def prove_writable(store: Store, probe: str = ".probe", word: str = "LEDGER") ->
     Args:
         store: The store.
         probe: Name of the file.
-        word: The option that sets the folder, such as LEDGER for `LEDGER=...`. The error message
-            for a folder names this option.
+        word: The option that sets the folder, such as LEDGER for `LEDGER=...`. If a folder
+            cannot be written, the error message names this option.
 
     Raises:
         UserError: If the store cannot be written.

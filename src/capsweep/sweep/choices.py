@@ -82,7 +82,7 @@ def choose_cluster(words: Mapping[str, str], here: bool = False) -> list[str]:
 def _format_command(
     name: str, sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
 ) -> str:
-    """Return the command that prints the table of this sweep on any machine.
+    """Return a command that prints the table of this sweep; it works on any machine.
 
     Words and keys that only say where or how cells run are left out. A sweep file that is not in
     sweeps/ is named without its folder.
@@ -95,7 +95,7 @@ def _format_command(
 
 
 def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str] = ()) -> Sweep:
-    """Return the sweep after the words and overrides of a command line are applied.
+    """Apply the words and overrides of a command line to a sweep, and return the sweep.
 
     Raises:
         ConfigError: A word does not fit this sweep; the message names the word.
@@ -223,7 +223,7 @@ def _set_keys(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
 
 
 def _find_routing(arm: Arm) -> str | None:
-    """Return the routing at the first place of an arm, or None if its network does not route."""
+    """Return the routing at the first place of an arm, or None if the network does not route."""
     files = compose.compose_files((*arm.fixed, *arm.first_place)).written
     return files[ROUTING]["name"] if files["model"].get("routes") else None
 

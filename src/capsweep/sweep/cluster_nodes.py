@@ -41,7 +41,7 @@ class ClusterNodes:
         self._last_look = time.monotonic()
 
     def refuse(self, node_id: str, cause: str) -> bool:
-        """Record that a node cannot run the cells, and return whether any other node is left."""
+        """Record that a node cannot run the cells, and return whether a usable node is left."""
         if node_id not in self.refused:
             self.refused[node_id] = cause
             terminal.print_aside(f"{self.name}: a node is not used: {cause}")

@@ -115,7 +115,7 @@ class SweepEnd:
 
 
 def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Console) -> SweepEnd:
-    """Run the cells of a sweep that are due (`PlannedCell.is_due`).
+    """Run the due cells of a sweep (`PlannedCell.is_due`).
 
     Cells that wait for the baseline are left out. Configuration, networks and data are checked
     before the executor starts.
@@ -186,13 +186,13 @@ def run_in_order(
 def add_seeds(
     sweep: Sweep, points: Sequence[Point], options: RunOptions, last: str, console: Console
 ) -> SweepEnd:
-    """Run a sweep, and add seeds step by step to rows whose order is undecided.
+    """Run a sweep, then repeatedly add seeds to rows of undecided order, and run it again.
 
     Args:
         sweep: The sweep.
         points: Its points, with the seeds of the file or of SEEDS.
         options: How the cells are run.
-        last: The value of MORE_SEEDS: how many seeds a row may have at most.
+        last: The value of MORE_SEEDS, which is the largest number of seeds that a row may have.
         console: Where lines are printed.
 
     Raises:
@@ -258,8 +258,12 @@ def describe_end(
 ) -> SweepEnd:
     """Return the exit status and the last lines of a command.
 
-    The exit status is the first of these that applies: INTERRUPTED if the queue is not exhausted,
-    FAILED if a cell failed, UNFINISHED if a time limit left cells out, FINISHED.
+    The exit status is the first of these that applies:
+
+    - INTERRUPTED: The executor returned before the queue was exhausted.
+    - FAILED: A cell failed, in this command or in an earlier command.
+    - UNFINISHED: A time limit left cells out.
+    - FINISHED: All cells are finished.
 
     Args:
         queue: The queue after its executor returned.

@@ -69,14 +69,14 @@ class Estimates:
         self._estimates.clear()
 
     def add_measurement(self, measured: Measurement) -> None:
-        """Add a calibration, unless its shape already has one from the hardware of the cells."""
+        """Add a calibration, unless its shape has a calibration from the hardware of the cells."""
         known = self._measured.get(measured.shape)
         if known is None or known.hardware != self._hardware:
             self._measured[measured.shape] = measured
             self._estimates.clear()
 
     def seconds(self, cell: Cell) -> float | None:
-        """Estimate the seconds of a whole run of a cell; return None if its shape is unknown."""
+        """Estimate the seconds of a whole run of a cell; return None if no estimate is possible."""
         config, dataset = cell.config, cell.config["dataset"]
         examples = dataset["examples"]
         length = examples["train"], examples["test"], dataset["validation"]
@@ -130,7 +130,7 @@ def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estim
 
 
 def _add_measurements(estimates: Estimates, ledger: Ledger) -> None:
-    """Add the calibrations of a ledger to estimates; report a damaged file, and leave it out."""
+    """Add the calibrations of a ledger to estimates; report damaged files, and skip them."""
     store, cure = ledger.store, "remove it; plan --calibrate writes it again"
     for path in (f"measurements/{name}" for name in store.list_names("measurements")):
         try:
@@ -149,7 +149,7 @@ def calibrate_cells(
     places: Places,
     print_line: Callable[[str], object],
 ) -> None:
-    """Time a few training steps of every shape that has no estimate, and store the result.
+    """Time a few training steps for every shape without an estimate, and store the times.
 
     Nothing is measured if the cells run on another machine.
     """

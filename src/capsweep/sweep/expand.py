@@ -34,7 +34,7 @@ WAITING = Override(ACCURACY, (1.0,))
 
 @dataclass(frozen=True)
 class Point:
-    """A place of the grid with one seed, and the cell that has the settings of both."""
+    """A place of the grid with one seed, and the cell of this place and seed."""
 
     arm: str  # the name of its arm
     title: str  # the place without the seed, such as `capsnet · epochs=1`
@@ -213,7 +213,7 @@ def _iterate_places(arm: Arm) -> Iterator[Place]:
 
 
 def make_point(arm: Arm, place: Place, seed: int, waits: bool = False) -> Point:
-    """Compose the cell of one place of an arm.
+    """Compose the cell of a place and a seed, and return it as a point.
 
     Args:
         arm: The arm.

@@ -29,11 +29,11 @@ class Added:
     """The seeds that MORE_SEEDS added to a sweep."""
 
     looks: tuple[int, ...]  # the number of seeds at each look, past or planned
-    seeds: Mapping[str, tuple[int, ...]]  # added seeds, by the `hash_place` of a place
+    seeds: Mapping[str, tuple[int, ...]]  # added seeds of each place, by its `hash_place`
 
     @property
     def correction(self) -> str | None:
-        """The sentence about repeated tests below a table; None if no seed was added."""
+        """A sentence for the notes of a table, about repeated tests; None if no seed was added."""
         return describe_correction(self.looks) if self.seeds else None
 
     def add_points(self, points: Sequence[Point]) -> list[Point]:

@@ -1,4 +1,4 @@
-"""The plan of a sweep: what it would run, as a table for a person and as JSON for programs.
+"""The plan of a sweep: the cells to run, as a table for people and as JSON for programs.
 
 Each network and all data are checked here, before a worker or a GPU is used.
 """
@@ -231,7 +231,7 @@ def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
 
 
 def _describe_time(config: Mapping[str, Any], seconds: Sequence[float]) -> str:
-    """Describe the time that cells take on this machine, and their GPU-hours or CPU-hours."""
+    """Describe the time that cells take on this machine, in hours and in GPU- or CPU-hours."""
     count, kind, share = count_slots(config)
     longest = max(max(seconds), sum(seconds) / count)
     size, unit = (1, "s") if longest < 120 else (60, "min") if longest < 7200 else (3600, "h")

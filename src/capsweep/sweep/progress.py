@@ -34,7 +34,7 @@ def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
 
 
 class SweepProgress:
-    """The progress of a sweep, printed while it runs.
+    """The progress of a sweep, printed while the sweep runs.
 
     A line is printed for each cell that ended. A terminal also shows a bar for the whole sweep and
     a bar for each running cell. Without a terminal, a line about the whole sweep is printed at most
@@ -119,11 +119,11 @@ class SweepProgress:
         self._update()
 
     def on_message(self, signature: str, text: str) -> None:
-        """Print a line about a cell, for example that it is tried again."""
+        """Print a line about a cell, for example that the cell is tried again."""
         self._print_line(f"{self.names[signature]}: {text}")
 
     def describe(self) -> str:
-        """Return the state of the sweep in one line: done, running, failed, and the time left."""
+        """Return a line with the numbers of done, running and failed cells, and the time left."""
         counts = f"{self.done} done, {len(self._running)} running, {self.failed} failed"
         counts += f", {self.stopped} ended early" if self.stopped else ""
         return f"{counts} of {self.total}, {self._describe_time_left()}"

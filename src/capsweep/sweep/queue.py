@@ -25,12 +25,12 @@ from capsweep.training import Row, RunHooks, StopFlag
 from capsweep.training.run import Job, Outcome, run_job
 
 LOOK_SECONDS = 2.0  # seconds between two reads of cells that other processes run
-MOST_FRUITLESS = 3  # a cell fails after so many lost workers in a row without a newer checkpoint
+MOST_FRUITLESS = 3  # lost workers in a row, without a newer checkpoint, after which a cell fails
 
 
 @dataclass
 class Attempts:
-    """The lost workers of a cell, which decide whether it is tried again.
+    """The lost workers of a cell, which decide whether the cell is tried again.
 
     A cell is retried without limit while each worker begins at a later epoch than every earlier
     worker. This is usual on spot nodes. Otherwise the cell may kill its workers, or an epoch may
@@ -130,8 +130,9 @@ class JobQueue:
         """Set the CPUs and GPUs of the executor, once it is ready and when its cluster has grown.
 
         Raises:
-            ConfigError: No node can hold a cell; the message names the key. This is checked only at
-                the first call. Later, such a cell waits, because a lost node may come back.
+            ConfigError: No node has enough CPUs or GPUs for a cell; the message names the key. This
+                is checked only at the first call. Later, such a cell waits, because a lost node may
+                come back.
         """
         if self.capacity == Capacity():
             capacity.check_fits(self._pending)
@@ -188,7 +189,7 @@ class JobQueue:
             self._settle(job.cell.signature, outcome)
 
     def _settle(self, signature: str, outcome: Outcome) -> None:
-        """Count a cell as ended, and write the cause to the ledger if it failed."""
+        """Count a cell as ended; if the cell failed, write the cause to the ledger."""
         if outcome.cause is not None:
             self.failed[signature] = outcome.cause
             try:
@@ -273,9 +274,9 @@ def _key(job: Job) -> str:
     return f"measure {job.cell.signature}" if job.is_calibration else job.cell.signature
 
 
-# A function that runs jobs until the queue is exhausted. It returns early, without an exception,
-# when the user interrupts. Its arguments are the queue, a scratch folder of this machine, and the
-# configuration of one of the cells.
+# A function that runs jobs until the queue is exhausted. When the user interrupts, the function
+# returns early, without an exception. Its arguments are the queue, a scratch folder of this
+# machine, and the configuration of one of the cells.
 Executor = Callable[[JobQueue, Path, Mapping[str, Any]], None]
 
 

@@ -68,7 +68,7 @@ def execute(
     scheduler: TrialScheduler | None = None,
     declared: Capacity | None = None,
 ) -> None:
-    """Run the jobs of a queue on Ray until it is exhausted.
+    """Run the jobs of a queue on Ray until the queue is exhausted.
 
     The function returns early after Ctrl-C, or if a Ray cluster that was started here is lost. The
     finished cells are in the ledger by then.

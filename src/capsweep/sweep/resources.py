@@ -1,4 +1,4 @@
-"""The CPUs and GPUs of nodes, and the share of them that a cell takes.
+"""The CPUs and GPUs of nodes, and the CPUs and the share of a GPU that a cell takes.
 
 With `resources.gpu: auto`, one cell of each shape is measured alone on a whole GPU. Cells have the
 same shape if they need equal work and memory for a training step (`Cell.shape`). The other cells of
@@ -43,7 +43,7 @@ class Capacity:
     def has_room(self, job: Job, running: Sequence[Job]) -> bool:
         """Return whether all nodes together have enough free CPUs and GPUs for a job.
 
-        If no job runs, the answer is yes.
+        If no job runs, return True.
         """
         cpu = job.cpu + sum(other.cpu for other in running)
         gpu = job.gpu + sum(other.gpu for other in running)
@@ -64,7 +64,7 @@ class Capacity:
 
 
 def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
-    """Count the slots of this machine: how many cells it runs at the same time.
+    """Count the slots of this machine: how many cells the machine runs at the same time.
 
     With `resources.gpu: auto`, a cell counts as a whole GPU, although several cells may share a
     GPU. If this machine has no GPU and runs the cells itself, a cell counts as its CPUs instead.
@@ -104,7 +104,7 @@ def share_equally(together: int) -> float:
 
 
 class GpuSharing:
-    """The shares of a GPU that cells take, by shape. One cell of each shape is measured."""
+    """The share of a GPU that a cell of each shape takes. One cell of each shape is measured."""
 
     def __init__(self) -> None:
         self._shares: dict[str, float] = {}
@@ -136,7 +136,7 @@ class GpuSharing:
         self._measuring.discard(job.cell.shape)
 
     def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
-        """Set the share of the job's shape from a measurement, or to a whole GPU if it is None."""
+        """Set the share of the job's shape from `result`, or to a whole GPU if that is None."""
         share = 1.0 if result is None else choose_share(Measurement(**result))
         self._shares[job.cell.shape] = share
 

@@ -1,4 +1,4 @@
-"""Searches: draw settings, train them, and rank them on validation examples.
+"""Searches: draw settings, train a cell with each, and rank the cells on validation examples.
 
 The result of a search is not evidence for a claim. Optuna draws the settings, and stores nothing on
 disk. Each command first gives Optuna the trials of the ledger. So a repeated command continues the
@@ -128,7 +128,7 @@ class TrialQueue(JobQueue):
         """Set the CPUs and GPUs of the executor.
 
         Raises:
-            ConfigError: No node can hold a trial; the message names the key.
+            ConfigError: No node has enough CPUs or GPUs for a trial; the message names the key.
         """
         if self.capacity == Capacity():
             capacity.check_fits([self._make_job(expand.check_search(self.sweep)[0])])
@@ -148,7 +148,7 @@ class TrialQueue(JobQueue):
         return job
 
     def _draw_trial(self) -> None:
-        """Draw a setting, and queue its trial unless it has ended or runs here already."""
+        """Draw a setting, and queue its trial unless the trial has ended or runs here already."""
         trial = self.study.ask(self._distributions)
         point = self._make_point(trial.params)
         signature = point.cell.signature
@@ -207,7 +207,7 @@ class TrialQueue(JobQueue):
 
 
 def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
-    """Return Optuna's distributions: one for the arm, and one for each axis of each arm."""
+    """Return Optuna's distributions: one for the arm, one for each axis or interval of an arm."""
     distributions: dict[str, BaseDistribution] = {
         ARM: CategoricalDistribution([arm.name for arm in sweep.arms])
     }
@@ -226,7 +226,8 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     """Draw and run trials until the search has as many trials as its file says.
 
     Raises:
-        UserError: A key or file is wrong; the message names it. No trial has started then.
+        UserError: A key or file is wrong; the message names it. This is checked before trials
+            start.
     """
     points, search = expand.check_search(sweep), search_of(sweep)
     config = points[0].cell.config

@@ -26,7 +26,7 @@ from capsweep.storage.checked import describe_fault
 from capsweep.storage.files import hash_bytes
 
 ZIP = "zip"
-ROUTING = "routing"  # the configuration group of routings; their keys begin with `routing.`
+ROUTING = "routing"  # the configuration group of routings; keys of a routing begin with `routing.`
 MOST_LETTERS = 80  # largest number of characters of typed words in the name of a report's folder
 Place: TypeAlias = tuple[Override, ...]  # one value of each axis
 
@@ -58,9 +58,9 @@ class Search:
 
     metric: ValidationMetric  # the metric that ranks trials
     trials: Annotated[int, Field(strict=True, ge=1)]  # number of trials to draw
-    sampler: Literal["optuna", "random"] = "optuna"  # optuna: the TPE sampler
+    sampler: Literal["optuna", "random"] = "optuna"  # optuna: TPE; random: random search
     scheduler: Literal["asha", "none"] = "asha"  # asha: stops trials that are behind other trials
-    reduction_factor: Annotated[int, Field(strict=True, ge=2)] = 3  # with 3, a third continues
+    reduction_factor: Annotated[int, Field(strict=True, ge=2)] = 3  # with 3, asha continues 1 of 3
 
 
 @checked(config=STRICT)

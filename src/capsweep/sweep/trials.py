@@ -39,7 +39,7 @@ class Trial:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the trial finished, failed or was stopped early, and so is not run again."""
+        """Whether the trial finished, failed or was stopped early. It is not run again then."""
         return self.entry.status in ENDED
 
 
@@ -50,7 +50,7 @@ def search_of(sweep: Sweep) -> Search:
 
 
 def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
-    """Read the trials of a search from a ledger, in the order in which they began."""
+    """Read the trials of a search from a ledger, in the order in which the trials began."""
 
     def read_provenance(signature: str) -> tuple[str, str, Mapping[str, Any]]:
         read = partial(ledger.read_provenance, signature)
@@ -77,7 +77,7 @@ def count_left(sweep: Sweep, trials: Sequence[Trial]) -> int:
 
 
 def read_value(entry: Entry, metric: str) -> float | None:
-    """Return the value of a metric, or None if the cell is not finished or did not measure it."""
+    """Return the value of a metric; None if the cell has not finished or lacks the metric."""
     return None if entry.result is None else entry.result["metrics"].get(metric)
 
 
@@ -137,7 +137,7 @@ def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[
 
 
 def _describe_choice(sweep: Sweep, trials: Sequence[Trial]) -> str:
-    """Return the note below the table of a search that says how settings were chosen."""
+    """Describe how the settings of a search were chosen, as a note for its table."""
     search, statuses = search_of(sweep), Counter(trial.entry.status for trial in trials)
     stopped, ended = statuses["stopped"], sum(trial.has_ended for trial in trials)
     early = f"{stopped} ended early and are not shown" if stopped else "none early"

@@ -1,1 +1,4 @@
-"""The copy of the ledger's content at Weights & Biases. No torch is imported."""
+"""The copy of the ledger's content at Weights & Biases.
+
+This package does not import torch.
+"""

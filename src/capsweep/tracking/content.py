@@ -1,8 +1,8 @@
 """The name and the content of a cell's W&B run, read from the ledger only.
 
-The ledger is the original, and W&B gets a copy. The tracker sends the content while a cell runs, or
-a sync sends the content later; both write the same run. The file
-STORAGE/wandb/synced/SIGNATURE.json is a mark that W&B has the whole content of a cell.
+The ledger is the original, and W&B gets a copy. A `Tracker` sends the content while the cell runs,
+or `capsweep wandb sync` sends the content later. Both write the same run. The file
+STORAGE/wandb/synced/SIGNATURE.json is called the mark of a cell. It says which content W&B has.
 """
 
 import json
@@ -30,8 +30,8 @@ CODE = ("numerics", "commit", "dirty")
 class Labels:
     """Labels by which people find a run at W&B. The names of the fields are W&B's names."""
 
-    group: str = "train"  # the sweep
-    job_type: str = "train"  # the arm
+    group: str = "train"  # name of the sweep
+    job_type: str = "train"  # name of the arm
     name: str = ""  # name of the run; empty: the cell's signature is used
     notes: str = ""  # the question of the sweep
     tags: Sequence[str] = ()  # such as data set, model and routing
@@ -43,10 +43,10 @@ UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())
 def make_labels(cell: Cell) -> Labels:
     """Make the labels of a cell that `capsweep train` runs outside a sweep.
 
-    The model takes the place of the arm, and the overrides take the place of the coordinates.
+    The name of the model is used as the arm, and the overrides are used as the coordinates.
     """
     model = cell.config["model"]["name"]
-    named = ("model", "seed")  # the name of the run has them already
+    named = ("model", "seed")  # the name of the run contains these already
     place = [
         text
         for text in cell.overrides
@@ -69,10 +69,11 @@ def format_run_name(
         config: The configuration of the cell.
         arm: The name of the cell's arm.
         place: The coordinates of the cell, as overrides.
-        weights: The reconstruction weights of all cells that the cell is compared with. If there
-            are several weights besides 0, the name contains the weight.
-        signature: The signature of the cell. A name that is too long is cut and ends with the
-            signature.
+        weights: The reconstruction weights of the cells with which this cell is compared. If any of
+            them is neither 0 nor the weight of this cell, the name contains the weight of this
+            cell.
+        signature: The signature of the cell. If the name is too long, the end of the name is
+            replaced with the signature.
     """
     axes = [text for text in place if text.partition("=")[0] not in (ITERATIONS, WEIGHT)]
     iterations = get(config, ITERATIONS)
@@ -88,9 +89,10 @@ def format_run_name(
 
 
 def list_run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
-    """Return tags for finding runs across sweeps: data set, model and routing variant.
+    """Return the tags of a run: its data set, model and routing variant.
 
-    A run with limit_batches has the tag `limited`. The tags in `further` come first.
+    With these tags, users find runs of different sweeps. If `limit_batches` is set, the run also
+    has the tag `limited`. The tags in `further` come first.
     """
     routing = config["routing"]
     variant = [] if routing is None else [routing["name"]]
@@ -100,7 +102,7 @@ def list_run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
 
 
 def read_reconstruction_weight(config: Mapping[str, Any]) -> float:
-    """Return the weight of the reconstruction loss; 0 if nothing is reconstructed."""
+    """Return the weight of the reconstruction loss; 0 if there is no such loss."""
     return get(config, WEIGHT) or 0.0
 
 
@@ -108,23 +110,23 @@ def read_reconstruction_weight(config: Mapping[str, Any]) -> float:
 class RunContent:
     """Everything about one cell that W&B should have."""
 
-    signature: str  # of the cell; also the id of the run
+    signature: str  # signature of the cell, and id of the run
     status: str  # finished, stopped, failed, running or missing
     mode: str  # online, offline, or none for a cell without W&B
     run: Mapping[str, Any]  # arguments with which W&B opens the run
-    rows: tuple[Row, ...]  # rows of epochs and of steps, in the order of training
-    summary: Mapping[str, Any]  # last numbers of the run
-    pictures: Mapping[str, str]  # names in evals/, and the sha256 of each
+    rows: tuple[Row, ...]  # rows of metrics.jsonl and steps.jsonl, in the order of training
+    summary: Mapping[str, Any]  # final metrics and other values for the run's summary at W&B
+    pictures: Mapping[str, str]  # SHA-256 of each picture, by its name in evals/
 
     @property
     def digest(self) -> str:
-        """A hash that is equal for two contents if and only if W&B would show the same."""
+        """A hash of all fields except `mode`, because W&B does not show `mode`."""
         plain = {key: value for key, value in asdict(self).items() if key != "mode"}
         return hash_bytes(json.dumps(plain, sort_keys=True).encode())
 
 
 def read_content(ledger: Ledger, signature: str) -> RunContent:
-    """Read from the ledger all content of a cell that W&B should have now.
+    """Read the content of a cell from the ledger, as W&B should have it now.
 
     Raises:
         DamageError: If a file of the cell is damaged.
@@ -145,19 +147,22 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
 
 
 def merge_rows(rows: Sequence[Row], points: Sequence[Row]) -> list[Row]:
-    """Merge rows of epochs and rows of steps in the order of training.
+    """Merge the rows of metrics.jsonl and of steps.jsonl in the order of training.
 
-    At the same step, the row of the step comes before the row of the epoch.
+    If two rows have the same `step`, the row of steps.jsonl comes first.
 
     Args:
         rows: The rows of metrics.jsonl, one for each epoch.
-        points: The rows of steps.jsonl, inside the epochs.
+        points: The rows of steps.jsonl, several for each epoch.
     """
     return sorted([*points, *rows], key=lambda row: row["step"])
 
 
 def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
-    """Return the section `tracking` of a cell's provenance: project, mode and labels of its run."""
+    """Return the section `tracking` of a cell's provenance.
+
+    The section has the project, the mode and the labels of the W&B run.
+    """
     named = labels if labels.name else replace(labels, name=cell.signature)
     source = cell.config["dataset"].get("source")  # not part of science, but useful to sort runs
     columns = {} if source is None else {"dataset.source": source}
@@ -169,7 +174,11 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
 
 
 def summarise_result(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the last numbers of a finished run: metrics, speed, GPU hours and parameters."""
+    """Return the values for W&B's summary of a finished run.
+
+    The values are the metrics, the speed, the GPU hours, the number of parameters, and the
+    quantiles of the activations in the first training step.
+    """
     names = {key: key for key in ("images_per_second", "gpu_hours")} | {"parameters": "params"}
     return {
         **result["metrics"],
@@ -183,8 +192,13 @@ def make_run_arguments(
 ) -> dict[str, Any]:
     """Return the arguments with which W&B opens the run of a cell.
 
-    The configuration of the run has the science, the command that repeats the cell, and the commit
-    that trained the cell.
+    The configuration of the run contains the science of the cell, the command that repeats the
+    cell, and the commit and hash of the code that trained the cell.
+
+    Args:
+        signature: The signature of the cell.
+        provenance: The provenance of the cell.
+        science: The settings that decide the results of the cell.
     """
     tracking = UNTRACKED | provenance.get("tracking", {})
     keys = ("project", "entity", "group", "job_type", "name", "notes", "tags")
@@ -196,21 +210,21 @@ def make_run_arguments(
 
 
 def locate_mark(storage: Path, signature: str) -> Path:
-    """Return the path of a cell's mark, which says that W&B has the whole content of the cell."""
+    """Return the path of a cell's mark, the file that says which content of the cell W&B has."""
     return storage / "wandb" / "synced" / f"{signature}.json"
 
 
 def write_mark(storage: Path, content: RunContent, server: str) -> None:
-    """Write the mark that W&B at `server` has exactly this content."""
+    """Write a cell's mark, which says that the W&B server `server` has exactly this content."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mark = {"digest": content.digest, "server": server, "synced": now}
     write_json(locate_mark(storage, content.signature), mark)
 
 
 def is_synced(storage: Path, content: RunContent, server: str) -> bool:
-    """Return whether the mark of a cell says that W&B at `server` has exactly this content.
+    """Return whether the mark of a cell says that the server has exactly this content.
 
-    A damaged mark counts as absent. The cell is then sent again, into the same run.
+    The result is False for a damaged mark. The cell is then sent again, into the same run.
     """
     file = locate_mark(storage, content.signature)
     try:

@@ -17,9 +17,9 @@ from capsweep.config import places
 from capsweep.errors import ConfigError
 
 PROBE_SECONDS = 3.0
-# The WANDB_ variables that W&B's process gets: server, login, folders, connection, user, and what
-# W&B may not send. Other variables, such as those of agents, notebooks and jobs, would make W&B
-# write into another run.
+# The variables that W&B's process gets, without the prefix WANDB_. They concern the server, the
+# login, folders, the connection, the user, and what W&B may send. Other variables, such as those
+# of agents, notebooks and jobs, would make W&B write into another run.
 PASSED_VARIABLES = {
     *("API_KEY", "IDENTITY_TOKEN_FILE", "CREDENTIALS_FILE", "BASE_URL", "APP_URL", "ENTITY"),
     *("CONFIG_DIR", "DATA_DIR", "CACHE_DIR", "ARTIFACT_DIR", "ORGANIZATION", "USERNAME"),
@@ -32,20 +32,23 @@ PASSED_VARIABLES = {
 def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     """Decide the mode of W&B for a configuration.
 
-    mode=auto is online only if there is a login and the server answers within 3 s.
+    W&B's own settings can switch W&B off or make it offline. Otherwise, with logger.mode=auto, the
+    mode is online only if there is a login and the server answers within 3 s.
 
     Returns:
-        "online", "offline" or "none", and the reason in one line.
+        Two strings: the mode ("online", "offline" or "none"), and a line for the user that states
+        the mode and the reason.
 
     Raises:
-        ConfigError: If wandb is not installed, its settings are wrong, or mode=online has no login.
+        ConfigError: If the package wandb is not installed, if W&B's settings are wrong, or if
+            logger.mode=online and there is no login.
     """
     logger = config["logger"]
     if logger["name"] != "wandb":
         return "none", f"W&B: off (logger={logger['name']}); metrics are in the ledger"
     if importlib.util.find_spec("wandb") is None:
         raise ConfigError("logger=wandb: wandb is not installed; install it or set logger=csv")
-    # W&B is imported only if it has settings, because the import takes half a second.
+    # W&B is imported only if there are settings of W&B, because the import takes half a second.
     files = (_find_system_settings(), Path("wandb/settings"))
     has_settings = _read_netrc() or any(name.startswith("WANDB_") for name in os.environ)
     settings = _read_settings() if has_settings or any(map(Path.exists, files)) else None
@@ -69,15 +72,19 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def read_server_url() -> str:
-    """Return the URL of the configured W&B server; raise ConfigError for a wrong setting."""
+    """Return the URL of the configured W&B server, without user name and password.
+
+    Raises:
+        ConfigError: If a setting of W&B is wrong.
+    """
     return remove_login(_read_settings().base_url)
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment for W&B's process; only some WANDB_ variables are passed on.
+    """Return the environment for W&B's process.
 
-    These are the PASSED_VARIABLES. White space at both ends of their values is removed, because a
-    secret from a file may end with a newline.
+    Of the variables that begin with WANDB_, only PASSED_VARIABLES are included. White space at both
+    ends of their values is removed, because a secret from a file may end with a newline.
     """
     kept = {f"WANDB_{name}" for name in PASSED_VARIABLES}
     variables = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") or k in kept}
@@ -85,16 +92,17 @@ def clean_environment() -> dict[str, str]:
 
 
 def _find_system_settings() -> Path:
-    """Return the settings file that commands such as `wandb login --host` write."""
+    """Return the path of the settings file that commands such as `wandb login --host` write."""
     folder = os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb")
     return Path(folder).expanduser() / "settings"
 
 
 def _read_settings() -> Any:
-    """Read W&B's settings from its files and from variables; a variable overrides a file.
+    """Read W&B's settings from files and from environment variables; a variable overrides a file.
 
     Raises:
-        ConfigError: If a setting is wrong; the message has the setting's name, but not its value.
+        ConfigError: If a setting is wrong. The message contains the name of the setting, but not
+            the value, which may be a password.
     """
     import wandb
     from pydantic import ValidationError
@@ -122,7 +130,10 @@ def remove_login(url: str) -> str:
 
 
 def has_login(url: str) -> bool:
-    """Return whether W&B would find an API key or identity token, without asking the server."""
+    """Return whether W&B would find an API key or an identity token for the server at `url`.
+
+    The server is not asked, so the key may be invalid.
+    """
     import wandb
     from wandb.sdk.lib import wbauth
 
@@ -131,12 +142,12 @@ def has_login(url: str) -> bool:
         return True
     try:
         return wbauth.read_netrc_auth(host=url) is not None
-    except wandb.Error:  # an invalid key: W&B reports it when it uses the key
+    except wandb.Error:  # the key has a wrong form; W&B reports this when W&B uses the key
         return True
 
 
 def remove_keys(text: str) -> str:
-    """Replace each API key and password of W&B in a text that will be printed or stored."""
+    """Replace W&B's API key and the passwords of the user's .netrc file in a text with "(key)"."""
     logins = netrc_file.hosts.values() if (netrc_file := _read_netrc()) else ()
     for key in (clean_environment().get("WANDB_API_KEY"), *(password for *_, password in logins)):
         text = text.replace(key, "(key)") if key else text
@@ -154,13 +165,13 @@ def _read_netrc() -> netrc.netrc | None:
 def _is_answering(url: str) -> bool:
     """Return whether a server answers within 3 s; an error status counts as an answer.
 
-    The request uses the proxy of the environment. It runs in a thread, because the look-up of a
-    host name has no time limit.
+    The request uses the proxy that environment variables name. The request runs in a thread,
+    because the look-up of a host name has no time limit.
     """
     answered = threading.Event()
 
     def ask() -> None:
-        with contextlib.suppress(OSError, ValueError, HTTPException):  # such as a wrong proxy
+        with contextlib.suppress(OSError, ValueError, HTTPException):  # e.g. a wrong proxy
             try:
                 request.build_opener().open(url, timeout=PROBE_SECONDS).close()
             except HTTPError as refusal:

@@ -1,14 +1,15 @@
-"""The tracking of a cell by Weights & Biases, for which training does not wait.
+"""The tracking of a cell with Weights & Biases, in a process beside the training process.
 
-A `Tracker` writes the run of a cell. Another process, a `WandbProcess`, imports W&B and sends the
-run; the process is used again for the next cell. If W&B is absent, slow or does not answer, a cell
-loses at most `logger.max_seconds`. A fault is printed once and ends the tracking of this cell;
-`capsweep wandb sync` uploads the run later.
+A `Tracker` writes the W&B run of a cell. Another process, a `WandbProcess`, imports W&B and sends
+the run. The same process is used for the next cells. Training does not wait while rows are sent. If
+W&B is absent, slow or does not answer, a cell takes at most `logger.max_seconds` longer. A fault is
+printed once and ends the tracking of this cell. `capsweep wandb sync` can upload the run later.
 
 Requests and answers are lines of JSON in non-blocking pipes. The parent process decides how long to
-wait for an answer. `python -m capsweep.tracking.tracker HANDLER FOLDER` is the other process, which
-carries out the requests one by one; FOLDER is for temporary files. If the parent dies, a tracked
-run is closed, and an upload is ended immediately.
+wait for an answer. The command of the other process is
+`python -m capsweep.tracking.tracker HANDLER FOLDER`. HANDLER is the function that carries out each
+request, and FOLDER is for temporary files. If the parent process dies, the other process closes the
+run of a `Tracker`, but ends an upload immediately.
 """
 
 import atexit
@@ -44,8 +45,8 @@ RUN_HANDLER = "capsweep.tracking.wandb_run:handle_run"  # the function for a tra
 ORPHAN_SECONDS = 30.0  # time limit for closing a run after the parent process has died
 PIPE_BYTES = 2**20
 KILL_SECONDS = 0.5  # time limit for a killed process to end
-MOST_RUNS = 100  # most runs of one process; W&B's client keeps 0.25 MB of memory for each run
-MOST_FAULTS = 2  # faults in a row, after which this process stops using W&B
+MOST_RUNS = 100  # limit of runs of one process; W&B's client keeps 0.25 MB of memory for each run
+MOST_FAULTS = 2  # after this number of faults in a row, the training process stops using W&B
 
 
 class TrackingError(Exception):
@@ -55,15 +56,17 @@ class TrackingError(Exception):
 class WandbProcess:
     """A separate process that imports W&B, so that the training process does not import W&B.
 
-    The process has its own session, so that Ctrl-C in a terminal does not reach it. It also has its
-    own folder for W&B's temporary files and sockets. The folder is removed when the process ends.
+    The process has its own session, so that Ctrl-C in a terminal does not reach the process. The
+    process also has its own folder for W&B's temporary files and sockets. This folder is removed
+    when the process ends.
 
     Args:
         handler: The function that carries out requests, as `module:name`.
     """
 
     def __init__(self, handler: str) -> None:
-        # Not below the storage, because the path of a socket may have at most 107 characters.
+        # The folder is not below the storage, because the path of a socket may have at most 107
+        # characters.
         folder = tempfile.mkdtemp(prefix=make_scratch_prefix("capsweep-wandb"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         package = str(package_files.PACKAGE.parent)
@@ -82,7 +85,8 @@ class WandbProcess:
         self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
-        # Room for all epochs of a resumed cell while the process starts; less may be enough.
+        # With this size, the pipe has room for all rows of a resumed cell while the process starts.
+        # If the size cannot be set, the default size may still be enough.
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._received, self.runs = b"", 0
@@ -121,7 +125,7 @@ class WandbProcess:
         """Kill the process and W&B's own process, and remove their folder."""
         if self.process.poll() is None:
             kill_with_children(self.process.pid)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # hangs in a dead file system
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a dead file system can block the end
             self.process.wait(KILL_SECONDS)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
@@ -162,7 +166,7 @@ def kill_with_children(pid: int) -> None:
     A signal to the process group is not enough, because W&B's own process has another session.
     """
     processes = [pid]
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):  # of each thread
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):  # one file for each thread
         with contextlib.suppress(OSError):
             processes += map(int, children.read_text(encoding="utf-8").split())
     for process in reversed(processes):
@@ -170,7 +174,7 @@ def kill_with_children(pid: int) -> None:
             os.kill(process, signal.SIGKILL)
 
 
-IDLE_PROCESSES: list[WandbProcess] = []  # processes that wait for the next cells of this process
+IDLE_PROCESSES: list[WandbProcess] = []  # these wait for the next cells of the training process
 atexit.register(lambda: [child.kill() for child in IDLE_PROCESSES])
 
 
@@ -182,14 +186,16 @@ class Tracker:
     Args:
         cell: The cell.
         storage: The folder for W&B's files.
-        provenance: The cell's provenance, whose section `tracking` names project, mode and labels.
+        provenance: The provenance of the cell. Its section `tracking` names the project, the mode
+            and the labels of the run.
 
     Attributes:
-        fault: The reason if the tracking of the cell has failed; else None.
-        seconds: The time that W&B has cost the cell so far.
-        server: The URL of the server that has the whole run; None if no server has the whole run.
-        url: The URL of the run at that server.
-        faults: The number of failed runs since the last successful run, in this process.
+        fault: Why the tracking of the cell failed; None: it has not failed.
+        seconds: The time in seconds that the cell has spent on tracking so far.
+        server: The URL of the server that has the whole run; None: no server has the whole run.
+        url: The URL of the run at this server; None: no server has the whole run.
+        faults: The number of faults since the last run that was tracked to its end, for all
+            trackers of this process.
     """
 
     faults: ClassVar[int] = 0
@@ -220,7 +226,7 @@ class Tracker:
             )
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Send the row of an epoch or of a step, without waiting."""
+        """Send a row of metrics.jsonl or steps.jsonl to W&B's process, without waiting."""
         if self._child is not None:
             with self._guard_training():
                 self._child.send("log", row=dict(row))
@@ -231,11 +237,13 @@ class Tracker:
         summary: Mapping[str, Any] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """End the run, within the rest of `logger.max_seconds`; a second call does nothing.
+        """End the run in the time that is left of `logger.max_seconds`.
+
+        A second call does nothing.
 
         Args:
             exit_code: 0 if the cell finished; W&B shows other values as a failure.
-            summary: The last numbers of the cell.
+            summary: Final metrics and other values for the run's summary at W&B.
             folder: The folder of the cell, with predictions and pictures; None: no files are sent.
         """
         if self._child is None:
@@ -259,10 +267,10 @@ class Tracker:
             self._child = None
 
     def mark_synced(self, ledger: Ledger, storage: Path, signature: str) -> None:
-        """Write the mark of a finished cell if a server has the whole run.
+        """Write the mark of a cell if a server has the whole run of the cell.
 
-        A failure raises no error, because a cell without a mark is uploaded again, into the same
-        run.
+        The mark tells the next sync that this cell need not be uploaded. If the mark cannot be
+        written, no error is raised. The next sync then uploads the cell again, into the same run.
         """
         if self.server is None:
             return
@@ -294,13 +302,15 @@ class Tracker:
 def main() -> None:
     """Carry out requests until the parent process ends."""
     handler, folder = sys.argv[1:]  # the folder is temporary; a killed parent cannot remove it
-    # Registered before W&B is imported, so that the removal comes after W&B's own functions.
+    # The removal is registered before W&B is imported, so that it is done after W&B's exit
+    # functions.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process ends only when its input ends
     pipe, answers = _take_pipe(0), _take_pipe(1)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    # An upload is ended immediately, because the next sync may send the same cell.
+    # Without a parent process, an upload ends immediately, because the next sync may send the same
+    # cell.
     alone = ORPHAN_SECONDS if handler == RUN_HANDLER else 0.0
     threading.Thread(target=_read_requests, args=(pipe, requests, alone), daemon=True).start()
     do = ""
@@ -309,7 +319,7 @@ def main() -> None:
         do = request["do"]
         try:
             answer = resolve_name(handler)(request)
-        except Exception as error:  # the exceptions of W&B have no common class
+        except Exception as error:  # the exceptions of W&B have no common base class
             answer = {"fault": causes.describe_cause(error)}
         if answer is not None:
             with contextlib.suppress(BrokenPipeError):  # the parent is gone
@@ -317,9 +327,11 @@ def main() -> None:
 
 
 def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", alone: float) -> None:
-    """Put every request in a queue. This function runs in a thread, so the pipe never fills up.
+    """Put every request from a pipe in a queue, until the parent process closes the pipe.
 
-    If this process has not ended `alone` seconds after the end of the pipe, it is killed.
+    This function runs in a thread, so that the pipe never fills up. When the pipe is closed, the
+    request "end" is put in the queue. If this process has not ended `alone` seconds later, this
+    function kills the process.
     """
     with os.fdopen(pipe, "rb") as lines:
         for line in lines:
@@ -333,8 +345,8 @@ def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", alone: float) 
 def _take_pipe(number: int) -> int:
     """Move standard input or output to a file descriptor that no process of W&B inherits.
 
-    The old descriptor is then connected with the null device, as standard error is. So text that
-    W&B prints does not mix with the answers.
+    The old descriptor is then connected with the null device, like standard error. So text that W&B
+    prints does not get into the pipe of the answers.
     """
     copy = os.dup(number)
     os.dup2(2, number)

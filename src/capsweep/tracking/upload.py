@@ -1,12 +1,12 @@
 """The uploads of `capsweep wandb`: cells that W&B lacks, and the workspace of a sweep.
 
 Cells are uploaded in parallel. Each cell is uploaded once, with a time limit. A workspace groups
-the runs of a sweep and shows curves with bands, and errors by arm.
+the runs of a sweep, and shows curves with bands over the seeds, and the errors of each arm.
 
-The keys of a workspace are written as W&B's backend stores them. Our keys contain dots
-(`routing.num_iters` is one key), and W&B stores a value under `KEY.value`. The suffix `.value` must
-be written. Without this suffix, wandb-workspaces reads the first dot as a nested key and requests
-`routing.value.num_iters`, which no run has.
+A workspace must name a key of a run's configuration with the suffix `.value`, as W&B's backend
+stores the key. For our key `routing.num_iters`, the workspace has `routing.num_iters.value`.
+Without the suffix, wandb-workspaces takes the first dot for a nested key and requests
+`routing.value.num_iters`. No run has this key.
 """
 
 import fcntl
@@ -33,28 +33,37 @@ CHECK_SECONDS = 3.0  # time limit for a check of the login
 SEND_SECONDS = 30.0  # time limit for saving a workspace
 OF_EPOCHS = ("train/loss", "val/loss", "train/error", "val/error")
 CURVES = {POINT_LOSS: "step"} | dict.fromkeys(OF_EPOCHS, "epoch")  # metrics and their x axes
-MOST_RUNS = 1000  # most runs in a panel; W&B's default of 10 would leave seeds out of a mean
+MOST_RUNS = 1000  # limit of runs in a panel; W&B's default of 10 would leave seeds out of a mean
 
 Report = Callable[[str, str | None], object]
 
 
 @dataclass
 class SyncResult:
-    """The cells of a sync, in groups by how much of them W&B has."""
+    """The cells of a sync, in five groups.
 
-    waiting: list[RunContent] = field(default_factory=list)  # to upload
-    synced: list[str] = field(default_factory=list)  # signatures; W&B has all of each cell
-    live: list[str] = field(default_factory=list)  # signatures; these cells run and send rows
-    uploaded: list[str] = field(default_factory=list)  # signatures; this sync uploaded them
-    faults: dict[str, str] = field(default_factory=dict)  # why an upload failed, by signature
+    Attributes:
+        waiting: The contents of the cells that must be uploaded.
+        synced: The signatures of the cells that W&B has completely.
+        live: The signatures of the cells that are running and send their rows to W&B themselves.
+        uploaded: The signatures of the cells that this sync has uploaded.
+        faults: Why a cell could not be read or uploaded, by signature.
+    """
+
+    waiting: list[RunContent] = field(default_factory=list)
+    synced: list[str] = field(default_factory=list)
+    live: list[str] = field(default_factory=list)
+    uploaded: list[str] = field(default_factory=list)
+    faults: dict[str, str] = field(default_factory=dict)
 
 
 def find_unsynced(
     ledger: Ledger, storage: Path, server: str, signatures: Sequence[str]
 ) -> SyncResult:
-    """Find which cells the server lacks, by their marks and without asking the server.
+    """Find the cells that the W&B server lacks.
 
-    Cells that were not tracked with W&B are left out.
+    The mark of each cell is compared with the content of the cell in the ledger. The server is not
+    asked. Cells that were not tracked with W&B are left out.
 
     Args:
         ledger: The ledger that has the cells.
@@ -110,12 +119,12 @@ class Sync:
 
         Args:
             result: The result of `find_unsynced`; this object is changed.
-            report: Called in order with each signature and the reason of its failure; the reason is
-                None after a success.
+            report: Called for each cell, in order, with the signature and the reason of the
+                failure; the reason is None after a success.
 
         Raises:
-            UserError: Before any upload, if there is no valid login, the server does not answer,
-                or another sync of this storage is running.
+            UserError: If there is no valid login, if the server does not answer, or if another sync
+                of this storage is running. Nothing has been uploaded then.
         """
         signatures = [cell.signature for cell in result.waiting]
         lock = self.storage / "wandb" / "sync.lock"  # two syncs would both send the same cells
@@ -150,7 +159,7 @@ class Sync:
         return fault
 
     def _check_server(self) -> str | None:
-        """Check login and server; return the reason of a failure with a cure, or None."""
+        """Check login and server; return the problem and its cure, or None if both are usable."""
         fault = self._ask_child("check", CHECK_SECONDS)
         cure = "run `wandb login --relogin` if the login is at fault, else try again later"
         return None if fault is None else f"{self.server} cannot be used ({fault}); {cure}"
@@ -179,12 +188,12 @@ class Sync:
 
 @dataclass(frozen=True)
 class SweepView:
-    """What a workspace shows: the runs of a sweep's cells."""
+    """The content of a workspace: the runs of a sweep's cells."""
 
-    title: str  # name of the sweep, with the words of the command
-    cells: Sequence[str]  # signatures
-    axes: Sequence[str]  # keys with several values, by which runs are grouped
-    metric: str = "test/error"  # metric that the bars show by arm
+    title: str  # name of the sweep with the words of the command, such as `ablation-EPOCHS=1`
+    cells: Sequence[str]  # signatures of the cells
+    axes: Sequence[str]  # keys that have several values in the sweep; they group the runs
+    metric: str = "test/error"  # metric that the bars show for each arm
 
 
 def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
@@ -228,18 +237,19 @@ def _make_sections(view: SweepView) -> "list[Section]":
 
 
 def send_workspace(view: SweepView, entity: str | None, project: str, url: str | None) -> str:
-    """Save a workspace at the server, and return its URL.
+    """Save a workspace at the server, and return the URL of the workspace.
 
-    Another process does this, so that it can be killed after SEND_SECONDS.
+    Another process saves the workspace. If this takes longer than SEND_SECONDS, the process is
+    killed.
 
     Args:
-        view: What the workspace shows.
-        entity: The user or team at W&B; None means the default of the login.
+        view: The content of the workspace.
+        entity: The user or team at W&B; None: the default of the login.
         project: The project at W&B.
-        url: The URL of the workspace to replace; None makes a new one.
+        url: The URL of the workspace that is replaced; None: a new workspace is made.
 
     Raises:
-        UserError: If the workspace is not saved; the message has W&B's reason.
+        UserError: If the workspace is not saved. The message contains W&B's reason.
     """
     place = {"entity": entity, "project": project, "url": url}
     child = WandbProcess(WORKSPACE_HANDLER)

@@ -2,8 +2,8 @@
 
 Only processes that may wait for W&B import this module. `handle_run` carries out the requests of a
 `Tracker`, and `handle_upload` carries out the requests of a sync. The id of a run is the cell's
-signature, so a cell that is sent twice is one run. Only new or changed content is sent: a reopened
-run says which step it has reached, and its summary has digests of matrix and pictures.
+signature, so a cell that is sent twice is one run. Only new or changed content is sent. For this
+purpose, a resumed run knows its last step, and its summary has digests of the matrix and pictures.
 """
 
 import io
@@ -34,18 +34,18 @@ CONFUSION, SCORES = "confusion", "predictions.npz"
 # DIGESTS: key of the digests in a run's summary. WHOLE: key of the digest of the whole content.
 DIGESTS, WHOLE = "digests", "whole"
 KILLED = 255  # exit status of a run whose training process is gone
-READ_BACK_SECONDS = 15.0  # longest wait until a server shows what it has received
-LOOK_SECONDS = 0.5  # between two questions to the server
+READ_BACK_SECONDS = 15.0  # longest wait until the server shows what it has received
+LOOK_SECONDS = 0.5  # wait between two requests that ask what the server has
 
 
 class RunWriter:
-    """A writer of the runs of cells, one after another, for the requests of a `Tracker`."""
+    """A writer of W&B runs, one after another, which carries out the requests of a `Tracker`."""
 
     def __init__(self) -> None:
         self.run: Any = None
 
     def handle_request(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Carry out a request, and return the answer to `finish`; other requests have no answer."""
+        """Carry out a request of a `Tracker`; only the request "finish" has an answer."""
         match request:
             case {"do": "open", **values}:
                 use_storage(values["storage"])
@@ -86,22 +86,25 @@ def open_run(
     seconds: float,
     measured_process: int | None,
 ) -> wandb.Run:
-    """Open the run of a cell as a new run, or resume an existing one; pass on W&B's exceptions.
+    """Open the W&B run of a cell, or resume the run if it exists already.
+
+    Exceptions of W&B are passed on.
 
     Args:
-        run: The arguments by `content.make_run_arguments`.
+        run: The arguments that `content.make_run_arguments` returned.
         storage: The folder for W&B's files.
         mode: "online": W&B sends the run; "offline": W&B only stores the run below `storage`.
-        seconds: The time limit for the server's answer at the start, and again at the end.
-        measured_process: The id of the process whose processor and memory use W&B records; None if
-            the cell was trained by an earlier process or on another machine.
+        seconds: The time limit in seconds for opening the run, and again for finishing the run.
+        measured_process: The id of the process that trains the cell. W&B records how much of the
+            processor and memory this process uses. None: the cell was trained by an earlier process
+            or on another machine.
     """
     # W&B would add facts of this machine, but another machine may have trained the cell.
     switches = [f"x_disable_{part}" for part in ("meta", "stats", "machine_info")]
     switches += ["disable_code", "disable_git"]
     machine: Any = dict.fromkeys(switches, True) if measured_process is None else {}
     if command := run["config"].get("command"):
-        sys.argv = shlex.split(command)  # W&B would show the command line of this process
+        sys.argv = shlex.split(command)  # else W&B would show the command line of this process
     opened = wandb.init(
         **run,
         dir=storage,
@@ -131,13 +134,13 @@ def open_run(
 
 
 def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
-    """Log the row of an epoch or of a step inside an epoch, unless the run already has the row."""
+    """Log a row of metrics.jsonl or steps.jsonl, unless the run already has the row."""
     if row["step"] < run.starting_step:
         return
     is_point = POINT_LOSS in row
-    # In the row of a step the epoch is a fraction, which must not get on the axis of epochs.
+    # A row of steps.jsonl has a fraction of epochs, which must not be on the axis of epochs.
     values = {name: row[name] for name in ("step", POINT_LOSS)} if is_point else dict(row)
-    # At the end of an epoch, its row is joined with the row of the last step.
+    # W&B joins the row of an epoch with the row of the epoch's last step.
     run.log(values, step=row["step"], commit=not is_point)
 
 
@@ -148,11 +151,12 @@ def log_files(
 
     Args:
         run: The open run.
-        read: A function that returns the content of a file of the cell; None for a missing file.
+        read: Returns the content of a file of the cell; None: the file is missing.
         pictures: The names of pictures in evals/.
 
     Returns:
-        The digests of the matrix's scores and of all pictures, by W&B's keys.
+        The digest of predictions.npz, which has the scores for the matrix, and the digest of each
+        picture. The keys are the names that the matrix and the pictures have at W&B.
     """
     run_digests, digests = read_digests(run.summary), {}
     logged: dict[str, Any] = {}
@@ -176,7 +180,7 @@ def log_files(
     if logged:
         # Matrix and pictures are logged at the last epoch, if the run has an epoch.
         logged |= {} if (epoch := run.summary.get("epoch")) is None else {"epoch": epoch}
-        # A resumed run silently drops a row whose step it already has.
+        # If a resumed run already has the step of a row, W&B silently drops the row.
         step = max(run.starting_step, run.step)
         run.log(logged, step=step, commit=True)
         run.summary.update({DIGESTS: run_digests | digests})
@@ -184,7 +188,7 @@ def log_files(
 
 
 def read_digests(summary: Any) -> dict[str, str]:
-    """Read from a run's summary the digests of its matrix and pictures, by W&B's keys."""
+    """Read the digests of the matrix and the pictures from the summary of a run."""
     digests = summary.get(DIGESTS)
     return {} if digests is None else {key: digests[key] for key in list(digests.keys())}
 
@@ -192,11 +196,12 @@ def read_digests(summary: Any) -> dict[str, str]:
 def use_storage(storage: str) -> None:
     """Put W&B's folders below the storage, and switch off W&B's error reports.
 
-    W&B's default is the home folder, which may be full or read-only. Variables that are already set
-    keep their values. Call this function before the first run.
+    W&B's default is the home folder, which may be full or read-only. Environment variables that are
+    already set keep their values. Call this function before the first run.
 
     Raises:
-        OSError: If the storage cannot be written. W&B itself would silently use a temporary folder.
+        OSError: If the storage cannot be written. Without this check, W&B would silently use a
+            temporary folder.
     """
     Path(storage).mkdir(parents=True, exist_ok=True)
     if not os.access(storage, os.R_OK | os.W_OK):
@@ -207,12 +212,15 @@ def use_storage(storage: str) -> None:
 
 
 def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out a request of a sync: `start`, `check` the login, or `upload` a cell.
+    """Carry out a request of a sync.
 
-    `start` only makes the process import this module and W&B.
+    - "start": only make the process import this module and W&B.
+    - "check": check the login.
+    - "upload": send a cell, and write the mark of the cell.
 
     Raises:
-        TrackingError: If the login is unknown or the server does not show all of a cell.
+        TrackingError: If the server does not know the login, or does not show all of a cell.
+        DamageError: If a file of the cell is damaged.
     """
     os.environ["WANDB_MODE"] = "online"
     seconds = math.ceil(request["seconds"])
@@ -227,14 +235,13 @@ def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upload_cell(content: RunContent, ledger: Ledger, seconds: int) -> None:
-    """Send a cell's whole content to the configured server, and check that the server has it.
+    """Send the whole content of a cell to the configured server, and check that it has arrived.
 
-    The caller must kill this process after some time: `seconds` limits some waits of W&B, but its
-    client has no total time limit.
+    The caller must kill this process after some time: `seconds` limits some waits of W&B's client,
+    but the client has no total time limit. Exceptions of W&B are passed on.
 
     Raises:
-        TrackingError: If the server does not show the whole content. Exceptions of W&B are
-            passed on.
+        TrackingError: If the server does not show the whole content.
     """
     folder = tempfile.gettempdir()  # a folder of this process only
     use_storage(folder)
@@ -250,13 +257,13 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: int) -> None:
 
 
 def _read_back(path: str, digests: Mapping[str, str], last: int, seconds: int) -> None:
-    """Check repeatedly until the server has the last step and all digests of the run at `path`.
+    """Wait until the server shows the last step and all digests of the run at `path`.
 
-    W&B's client ends without an error even if it could not send, so only the server can confirm.
+    W&B's client ends without an error even if it could not send the run. Only the server can
+    confirm that it has the run.
 
     Raises:
-        TrackingError: If the server lacks a part after the shorter time of READ_BACK_SECONDS and
-            `seconds` / 4.
+        TrackingError: If the server does not show all after min(READ_BACK_SECONDS, seconds / 4).
     """
     api = wandb.Api(timeout=seconds)
     deadline = time.monotonic() + min(seconds / 4, READ_BACK_SECONDS)

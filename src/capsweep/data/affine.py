@@ -116,7 +116,7 @@ class AffineTest:
     def _make_shifts(
         self, images_NCHW: np.ndarray, matrix_NVU: np.ndarray, uniform_N2: np.ndarray
     ) -> np.ndarray:
-        """Compute shifts [N, V] from random numbers in 0..1; all ink stays on the canvas."""
+        """Compute shifts [N, V] that keep all ink on the canvas, from random numbers in 0..1."""
         height, width = images_NCHW.shape[2:]
         middle = (np.array([height, width]) - 1) / 2
         corners_NVK = matrix_NVU @ (_find_ink_corners(images_NCHW) - middle).transpose(0, 2, 1)

@@ -45,8 +45,8 @@ class IdxReader(OfficialReader):
         sha256_plain: The sha256 of each decompressed file that has a known hash, by the same names.
         folders: Where to look for the files: names of folders below the data folder. Downloads are
             written to the first folder.
-        mirrors: URLs for downloads, to which the name of a file is appended. They are tried in
-            order.
+        mirrors: URLs for downloads, which are tried in order. The name of a file is appended to the
+            URL.
     """
 
     def __init__(

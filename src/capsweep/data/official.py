@@ -2,8 +2,8 @@
 
 Files are verified by their sha256 and decoded once per node. Decoded images are kept in
 `$XDG_CACHE_HOME/capsweep` or `~/.cache/capsweep`, since data folders are often shared or read-only.
-The cache has an .npz file for each data set with its declared hashes. The .npz file has the images,
-labels and digests of the splits. Cache files may be deleted at any time.
+A cache file is an .npz file with the images, labels and digests of the splits of one data set. Its
+name depends on the declared hashes of the data set. Cache files may be deleted at any time.
 """
 
 import json

@@ -143,7 +143,7 @@ class PairDraws(NamedTuple):
         """Return the choices for some of the pairs.
 
         Args:
-            index_B: Indices of the pairs in these tensors, int64.
+            index_B: Indices of the pairs along the axis B, int64.
         """
         return PairDraws(*(part.index_select(0, index_B) for part in self))
 

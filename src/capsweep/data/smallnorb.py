@@ -135,7 +135,10 @@ class NovelViewpoints(Reader):
         self.column, self.familiar = INFO.index(viewpoint), list(familiar)
 
     def read(self, folder: str) -> Splits:
-        """Read and verify the splits; examples keep their order. See `Reader.read`."""
+        """Read and verify the splits; see `Reader.read`.
+
+        The examples of a split are in the order of the official file.
+        """
         files = self.files.read_verified(folder, INFOS.values(), *ENDINGS)
         splits = self.images.read(folder)
 

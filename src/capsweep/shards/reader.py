@@ -34,12 +34,12 @@ MOST_OPEN = 64  # most files that a process keeps open; HDF5 needs about 1 MB fo
 
 
 def declare_data_set(content: DataSetContent) -> list[str]:
-    """Return the overrides that declare a data set.
+    """Return the overrides of a configuration that declare a data set in shards.
 
-    A user types them after `dataset=multimnist_shards`.
+    A user types the overrides after `dataset=multimnist_shards`.
 
     Args:
-        content: The content of the data set.
+        content: The content of the data set, from its manifest.
     """
     validation = content.splits.get("validation", 0)
     return [

@@ -1,1 +1,4 @@
-"""The configuration of one run: composed by Hydra, checked and hashed, without torch."""
+"""The configuration of one run: composed by Hydra, checked and hashed.
+
+This package does not import torch.
+"""

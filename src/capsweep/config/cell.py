@@ -191,7 +191,7 @@ class Cell:
     def with_mode(self, mode: str) -> "Cell":
         """Return a copy of the cell with a fixed mode of W&B: "online", "offline" or "none".
 
-        A worker then need not decide the mode again. "none" switches W&B off.
+        Workers then use this mode and do not decide it again. "none" switches W&B off.
         """
         logger = {"name": "csv"} if mode == "none" else {"mode": mode}
         return Cell({**self.config, "logger": self.config["logger"] | logger}, self.overrides)
@@ -232,7 +232,7 @@ def with_current_targets(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
-    """Copy plain data; replace the path of each `_target_` that is a key of `names`."""
+    """Copy plain data; replace each `_target_` path that is a key of `names` by its value there."""
     if isinstance(value, Mapping):
         copy = {key: rename_targets(item, names) for key, item in value.items()}
         if isinstance(target := copy.get("_target_"), str):

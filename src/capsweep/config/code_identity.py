@@ -1,4 +1,4 @@
-"""The code that a configuration calls: a check of the allowed paths, and a hash of the modules.
+"""The code that a configuration calls: a check that it may be called, and a hash of it.
 
 The hash is recorded beside a result. The hash is not part of the signature, because results must
 stay valid if the code changes and the numbers do not. Comments, docstrings and layout do not change

@@ -7,7 +7,7 @@ which keys may be set, and which type each value has.
 In conf/, `${key}` means the value of another key. The other key may not be in `places` or
 `cluster`, because settings are recorded and uploaded. The other key may not be `seed`, because
 `Cell.with_seed` changes only the seed. Only `places` and the keys of FILLED may read variables of
-the environment. A typed value may not contain `${`.
+the environment. A value that the user types may not contain `${`.
 """
 
 import copy
@@ -58,8 +58,8 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
     """Compose the cell that `capsweep train *overrides` runs.
 
     Raises:
-        ConfigError: If a key is unknown, has a wrong type or value, is set twice, or contradicts
-            another key; the message names the key.
+        ConfigError: If an override is invalid or an axis, or if a key is unknown, has a wrong type
+            or value, is set twice, or contradicts another key. The message names the key.
     """
     overrides = list(overrides)
     parsed = grammar.parse_single(overrides)
@@ -107,7 +107,7 @@ def compose_files(overrides: Iterable[Override]) -> Composition:
     """Compose the files that overrides `group=option` choose; overrides of keys are ignored.
 
     Raises:
-        ConfigError: If a group does not have the chosen option.
+        ConfigError: If a group does not have the chosen option, or if a file of conf/ has a fault.
     """
     choices = [override for override in overrides if grammar.is_group(override.key)]
     for key, option in ((override.key, override.value) for override in choices):
@@ -121,6 +121,10 @@ def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
 
     If the recipe sets a key, the value is that of the recipe. Otherwise the value is that of the
     chosen option of the key's group. Experiments and overrides `key=value` are ignored.
+
+    Raises:
+        ConfigError: If an override is invalid, if a group does not have the chosen option, or if a
+            file of conf/ has a fault.
     """
     composed = compose_files(map(grammar.parse, overrides))
     recipe = {} if composed.recipe is None else _read_recipe(composed.recipe)

@@ -187,7 +187,7 @@ def expand_word(name: str, value: str) -> str:
 
     Args:
         name: The name of a word that sets a key of conf/.
-        value: The value that was typed.
+        value: The value that the user typed.
     """
     word = BY_NAME[name]
     return render(word.key, value) if word.is_place else f"{word.key}={value}"

@@ -25,7 +25,7 @@ class Places:
 
 
 def resolve_path(place: str) -> str:
-    """Return the absolute path of a place, with `~` expanded; return a URL unchanged."""
+    """Return a path as an absolute path, with `~` expanded; return a URL unchanged."""
     return place if is_url(place) else os.path.abspath(os.path.expanduser(place))
 
 

@@ -21,8 +21,8 @@ def squash(s: Tensor, dim: int = -1) -> Tensor:
     """Shrink each vector to a length in [0, 1), and keep its direction.
 
     The result is v = |s|^2 / (1 + |s|^2) * s / |s|, equation 1 of "Dynamic Routing Between
-    Capsules". It is computed as s |s| / (1 + |s|^2). This form is equal, and its value and gradient
-    are 0 at s = 0.
+    Capsules". It is computed as s |s| / (1 + |s|^2), because the value and the gradient of this
+    form are 0 at s = 0, where s / |s| is not defined.
 
     Args:
         s: Vectors, of any shape.
@@ -145,7 +145,7 @@ class PrimaryCapsules(nn.Module):
 
 
 class LinearHead(nn.Module):
-    """A linear layer that computes a logit from each class pose. All classes share its weights.
+    """A linear layer that computes a logit from each class pose, the same layer for all classes.
 
     Source: Tsai et al. 2020, "Capsules with Inverted Dot-Product Attention Routing".
 

@@ -191,7 +191,7 @@ class MatrixCapsNet(nn.Module):
             `votes`: standard deviation of the vote weights of the convolutional capsules.
             `class_votes`: standard deviation of the vote weights of the class capsules.
             `bias`: bias of the first convolution.
-            `identity`: factor of the identity matrix, which is added to the vote weights of the
+            `identity`: number that is added to the diagonal of each matrix of vote weights of the
             convolutional capsules.
         routing: Factory of the routing, used in every capsule layer.
         head: "length": the activations of the class capsules are the scores. "linear": a
@@ -201,8 +201,8 @@ class MatrixCapsNet(nn.Module):
 
     Raises:
         ValueError: If the lists of `capsules` have unequal lengths, or if a kernel does not fit;
-            the message names the configuration key. Also if the routing does not support `head` or
-            pose-matrix votes.
+            the message names the configuration key. Also if the routing cannot be used with `head`
+            or pose-matrix votes.
     """
 
     def __init__(
@@ -290,9 +290,9 @@ def _draw_weights(network: MatrixCapsNet, initial: Mapping[str, float]) -> None:
 
     Args:
         network: Network whose weights are set in place.
-        initial: Constants, as in the argument `initial` of `MatrixCapsNet`: the standard deviations
-            `conv`, `pose`, `activation`, `votes` and `class_votes`, the bias `bias` of the first
-            convolution, and the factor `identity` of the identity matrix.
+        initial: Constants for the weights. `conv`, `pose`, `activation`, `votes` and `class_votes`
+            are standard deviations. `bias` is the bias of the first convolution. `identity` is
+            added to the diagonal of each matrix of vote weights of the convolutional capsules.
     """
     draw_truncated_normal(network.conv.weight, initial["conv"])
     assert network.conv.bias is not None

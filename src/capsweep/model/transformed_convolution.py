@@ -38,7 +38,7 @@ class Operand:
         transform: Transform of a tile.
         size: Number of positions of a tile along an axis, p.
         step: Number of positions from the start of a tile to the start of the next, along an axis.
-        stride: Number of pixels of a position along an axis. Each pixel is in another phase.
+        stride: Number of pixels of a position along an axis. Each belongs to another phase.
         padding: Numbers of zeros to add left, right, above and below. Negative: pixels to cut off.
     """
 
@@ -69,7 +69,7 @@ class Operand:
         return array_BHWC.new_empty(tiles, pairs, 2 * self.size, shape[5:].numel())
 
     def add_transposed_rows(self, rows: Tensor, array_BHWC: Tensor, block: Block) -> None:
-        """Apply the transposed first step to transformed rows; add the result to one block.
+        """Apply the transposed first step to rows; add the result to a block of `array_BHWC`.
 
         The rows are [T, n / 2, 2 p, C]. A pixel in several tiles gets the sum over these tiles.
         """

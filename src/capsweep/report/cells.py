@@ -31,8 +31,9 @@ class TableCell:
     Attributes:
         point: The place of the cell in the sweep.
         entry: The cell's status and result in the ledger.
-        provenance: Code, versions, hardware and command; empty if the file is absent or damaged.
-        rows: The metrics of each epoch; empty if the file is damaged.
+        provenance: Code, versions, hardware and command; empty if the provenance file is absent or
+            damaged.
+        rows: The metrics of each epoch; empty if the file of metrics is damaged.
         evaluations: The names of the files in evals/.
         where: The path or URL of the cell's folder in the ledger.
     """
@@ -66,9 +67,9 @@ class TableCell:
 
 
 def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, TableCell]:
-    """Read the cells of some places of a sweep from the ledger.
+    """Read the cells at the given points of a sweep from the ledger.
 
-    A damaged file is reported on the terminal, and its content is left empty.
+    A damaged file is reported on the terminal, and its part of the `TableCell` is left empty.
 
     Returns:
         The cells by signature.
@@ -134,22 +135,22 @@ def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[TableCell]]) ->
     )
 
 
-# Hardware, torch and code of each finished cell. A key is the name of a field, and a seed.
+# Hardware, torch and code of each finished cell, by the name of its table field and its seed.
 Origins = Mapping[tuple[str, int], Mapping[str, str]]
 
 
 def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str]:
     """Describe how finished cells differ in hardware, torch or code.
 
-    Hardware and torch are compared between all cells. Code is compared between the seeds of one
-    field only, because different networks run different code.
+    Hardware and torch are compared between all cells. Code is compared only between the seeds of
+    one table field, because different networks run different code.
 
     Args:
-        fields: The finished cells, by the name of their field in the table.
+        fields: The finished cells, by the name of their table field.
 
     Returns:
-        A text for each kind that differs, under a key such as "torch differs". The text says which
-        cells have which value.
+        A text for each of hardware, torch and code that differs, under a key such as "torch
+        differs". The text says which cells have which value.
     """
     cells = {
         (name, cell.point.seed): describe_circumstances(cell.provenance, cell.result)
@@ -178,7 +179,7 @@ def _name_difference(kind: str, cells: Origins) -> dict[str, str]:
 
 
 def _name_cells(kind: str, value: str, cells: Origins) -> Iterator[str]:
-    """Yield the names of the fields whose cells have a value.
+    """Yield the names of the table fields in which some cell has `value` for `kind`.
 
     If only some seeds of a field have the value, these seeds are named too: `seed 0 of cnn`.
     """

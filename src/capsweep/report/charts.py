@@ -1,6 +1,6 @@
 """The drawing of charts and of image grids with matplotlib.
 
-Colour-blind readers can distinguish the colours. Equal numbers give PNG files of equal bytes.
+Colour-blind readers can distinguish the colours. The same numbers always give the same PNG bytes.
 Shape letters: R rows and K columns of pictures; C H W image; Y X height and width of the canvas.
 """
 
@@ -44,7 +44,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 LINES = ("-", "--", "-.", ":")  # 4 lines and 7 colours have no common factor: 28 combinations
 MARKERS = "osD^vPX*<>"
 GAP = 4  # pixels between pictures
-SIDE = 112  # pixels, the approximate height at which a picture is drawn
+SIDE = 112  # pixels, the approximate length of the longer side of a drawn image
 SCALED = "standardised inputs are scaled to their own range, of stereo images the first is shown"
 LETTER, LINE, MARGIN = 9, 26, 16  # pixels: width of a letter, height of a line, outer margin
 
@@ -58,7 +58,7 @@ class Style(NamedTuple):
 
 
 def choose_style(index: int) -> Style:
-    """Choose the style of curve number `index`; 28 successive numbers give different styles."""
+    """Choose the style of curve number `index`; 28 successive indices give different styles."""
     return Style(*(each[index % len(each)] for each in (COLOURS, LINES, MARKERS)))
 
 
@@ -76,7 +76,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point of a chart that shows the metric against cost: one row with results of all seeds."""
+    """A row of a table, drawn as a point in a chart of the metric against cost.
+
+    All seeds of the row have a result.
+    """
 
     name: str  # name of the row, for the legend
     row: int  # index of the row among the drawn rows; it decides the style
@@ -91,7 +94,7 @@ class Panel:
 
     Attributes:
         title: The text above the panel; empty if the table has only one column.
-        rows: For each row its position from the top, its mean, and both ends of its interval.
+        rows: For each row: its index from the top, its mean, and both ends of its interval.
         baseline: The mean of the baseline, drawn as a dotted line; None if there is no baseline.
     """
 
@@ -103,11 +106,12 @@ class Panel:
 def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
     """Draw a figure and return its PNG, or read the PNG from the user's cache.
 
-    On one machine, equal numbers are drawn only once. A PNG from the cache needs no import of
-    matplotlib.
+    On one machine, the same numbers are drawn only once. If the PNG is in the cache, matplotlib is
+    not imported.
 
     Args:
-        draw: A function that returns the figure. Its name is part of the key in the cache.
+        draw: A function that returns the figure. The function's name is part of the key in the
+            cache.
         *numbers: The arguments of `draw`: plain data or dataclasses.
     """
 
@@ -132,7 +136,7 @@ def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":
     handles = [_draw_line(axes, curve) for curve in curves]
     axes.set_xlabel("epoch")
     axes.set_ylabel(label)
-    # With a single epoch, a second tick would stand between two epochs.
+    # With a single epoch, a second tick would be between two epochs.
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _set_scale(axes, "y", [value for curve in curves for value in curve.mean])
     _add_legend(figure, handles, [curve.name for curve in curves])
@@ -167,7 +171,10 @@ def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
 
 
 def draw_panels(metric: str, keys: str, names: Sequence[str], panels: Sequence[Panel]) -> "Figure":
-    """Draw a panel for each column of a table: each row is a dot at its mean, with its interval."""
+    """Draw a panel for each column of a table: each row is a dot at its mean, with its interval.
+
+    The text `keys` is above the panels; `names` are the names of the rows.
+    """
     from matplotlib.figure import Figure
 
     measure = metric_format.measure_of(metric)
@@ -238,13 +245,14 @@ class Grid:
     above: Sequence[str]  # a text for each column
     title: str  # above the grid
     caption: str  # below the grid
-    side: int = SIDE  # approximate height or width of a drawn image, in pixels
+    side: int = SIDE  # approximate length of the longer side of a drawn image, in pixels
 
 
 def to_rgb(images_KCHW: np.ndarray) -> np.ndarray:
     """Return images as RGB with values in 0..1 and the shape [K, H, W, 3].
 
-    Images of three channels keep their colours. Of other images the first channel is shown in grey.
+    Images with three channels keep their colours. Of all other images, the first channel is shown
+    in grey.
     """
     channels = (0, 1, 2) if images_KCHW.shape[1] == 3 else (0, 0, 0)
     return images_KCHW[:, channels].transpose(0, 2, 3, 1).clip(0, 1)

@@ -19,6 +19,9 @@ def check_same_examples(ledger: Ledger, first: str, second: str) -> None:
 
     A comparison of labels is not enough, because transformed digits keep the labels of the
     original digits.
+
+    Raises:
+        UserError: If settings or digests of the test images differ.
     """
     ours, theirs = (_describe_test(ledger, signature) for signature in (first, second))
     for key in sorted(ours.keys() & theirs.keys()):
@@ -50,11 +53,13 @@ def format_error(wrong: int, total: int) -> str:
 def describe_comparison(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
     """Describe in three lines how the errors of two cells differ on the same test examples.
 
-    The lines are: how many examples each cell gets wrong, the difference of error (first minus
-    second) with its paired bootstrap interval, and the p value of McNemar's exact test.
+    1. The numbers of examples that only the first, only the second, or both cells get wrong.
+    2. The error of the first cell minus that of the second, with the paired bootstrap interval.
+    3. The p value of McNemar's exact test.
 
     Args:
-        predictions: Scores and labels of each cell, by signature; the first cell comes first.
+        predictions: Scores and labels of each of the two cells, by signature. The order of the
+            mapping decides which cell is called the first.
 
     Raises:
         UserError: If the labels differ, or if scores do not fit the labels.

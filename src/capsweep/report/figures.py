@@ -1,4 +1,4 @@
-"""The figures of a sweep's report: its table, curves by epoch, and the metric against cost.
+"""The figures of a sweep's report: the table, curves by epoch, and the metric against cost.
 
 This module decides which rows are drawn and writes the captions; `charts` draws.
 """
@@ -16,7 +16,7 @@ from capsweep.report.charts import Curve, Mark, Panel
 from capsweep.report.table import CellGroup, ResultTable
 from capsweep.statistics.seeds import list_common_steps
 
-MOST_ROWS = 14  # most rows in a figure; more curves cannot be told apart
+MOST_ROWS = 14  # most rows in a figure; readers cannot distinguish more curves
 MOST_TABLE_ROWS = 40  # most rows in the figure of a table
 Series = Mapping[int, float]  # a number per epoch
 
@@ -47,9 +47,10 @@ def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
 
 
 def make_table_figure(table: ResultTable) -> ReportFigure:
-    """Draw a table, with a panel for each column.
+    """Draw a table as a figure with a panel for each column.
 
-    A row is drawn if all of its seeds have the metric.
+    A field of the table is drawn if all of its seeds have the metric. If no field is drawn, or if
+    more than MOST_TABLE_ROWS rows would be drawn, the figure has no image.
     """
     stem, complete = "table", [(g, g.full_summary) for g in table.groups if g.full_summary]
     names = {group.row: group.name for group, _ in complete}
@@ -77,8 +78,8 @@ def _choose_rows(table: ResultTable) -> list[CellGroup]:
     """Choose the rows to draw: all, or the baseline and the best rows if there are too many.
 
     Returns:
-        The fields of these rows in the order of the table. The `row` of a field is changed to its
-        index among the drawn rows.
+        The fields of the chosen rows, in the order of the table. The `row` of each field is changed
+        to the index of its row among the chosen rows.
     """
     sign = -1 if table.measure.higher_is_better else 1
 
@@ -108,19 +109,19 @@ def choose_split(name: str, fields: Sequence[CellGroup]) -> str:
 
 
 def read_rows(cell: TableCell, key: str, factor: float = 1) -> Series:
-    """Read a metric of a cell by epoch (from 0 on), and multiply each value by a factor."""
+    """Return the values of a metric of a cell by epoch (counted from 0), times `factor`."""
     values = {row["epoch"]: row.get(key) for row in cell.rows}
     return {epoch: factor * v for epoch, v in values.items() if isinstance(v, (int, float))}
 
 
 def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
-    """Compute mean, lowest and highest value of some seeds in each epoch.
+    """Compute, for each epoch, the mean, the lowest and the highest value of some seeds.
 
-    Only epochs for which every seed has a finite number are used.
+    An epoch is used only if every seed has a finite value for this epoch.
 
     Args:
         name: The name of the curve.
-        row: The index of the curve's row, which decides its style.
+        row: The index of the curve's row. The index decides the style of the curve.
         seeds: The metric by epoch, for each seed.
 
     Returns:
@@ -158,14 +159,15 @@ def _make_curve_figures(fields: Sequence[CellGroup], where: str) -> Iterator[Rep
 def collect_marks(
     fields: Sequence[CellGroup], read_cost: Callable[[Any], float | None]
 ) -> list[Mark]:
-    """Make a mark for each field of which all seeds have the metric and a cost.
+    """Make a mark for each table field if all seeds of the field have the metric and a cost.
 
     Args:
         fields: The fields of one column of a table.
-        read_cost: A function that returns the cost in a cell's result; None if there is no cost.
+        read_cost: A function that returns the cost in a cell's result, or None if the result has
+            no cost.
 
     Returns:
-        The marks, each at the mean cost over its seeds.
+        The marks. The cost and the metric of a mark are means over the seeds.
     """
     marks = []
     for field in fields:
@@ -177,9 +179,10 @@ def collect_marks(
 
 
 def _make_cost_figure(metric: str, fields: Sequence[CellGroup], where: str) -> ReportFigure:
-    """Draw the metric against the time of a cell, for rows of which all seeds have a result.
+    """Draw the metric against the time of a cell.
 
-    The time is device time if every finished cell recorded GPU hours, else wall time.
+    A row is drawn if all of its seeds have the metric and a time. The time is device time if every
+    finished cell recorded GPU hours, else wall time.
     """
     cells = [cell for field in fields for cell in field.finished.values()]
     on_gpus = bool(cells) and all(cell.result.get("gpu_hours") for cell in cells)

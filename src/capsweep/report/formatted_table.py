@@ -33,9 +33,9 @@ class FormattedField:
     """One field of a table as text."""
 
     text: str  # such as `1.23 ± 0.10 % (3)`
-    kind: Literal["coordinate", "value", "accuracy", "difference", "published"]  # what it shows
+    kind: Literal["coordinate", "value", "accuracy", "difference", "published"]  # what is in it
     best: bool = False  # whether the field has the best mean of its column
-    column: int | None = None  # index in `ResultTable.columns`, for values and differences
+    column: int | None = None  # index in `ResultTable.columns`; only for values and differences
 
     @property
     def halves(self) -> tuple[str, str]:
@@ -155,9 +155,9 @@ def _notes_on_differences(table: ResultTable) -> list[str]:
 
 
 def shorten_cause(cause: str) -> str:
-    """Shorten a cause of failure to its kind, or to the name of the Python error.
+    """Shorten the cause of a failure to its kind, or to the name of the Python error.
 
-    The name is used if the kind is CODE or UNKNOWN and the cause begins with a name.
+    The name is used if the kind is CODE or UNKNOWN and the cause begins with such a name.
     """
     kind = causes.classify_cause(cause)
     name = cause.partition(":")[0]
@@ -195,8 +195,8 @@ def _format_row(table: ResultTable, row: TableRow) -> list[FormattedField]:
 def _format_mean(group: CellGroup | None, measure: Measure) -> str:
     """Write the mean of a field, such as `1.23 ± 0.10 % (3) [0.98, 1.48]`.
 
-    If seeds are missing, the text has the number of present seeds and the causes of failures, such
-    as `2/3 seeds; failed: out of memory`.
+    If seeds are missing, the text gives the number of seeds that have the metric, and the causes of
+    failures: `2/3 seeds; failed: out of memory`.
     """
     if group is None or group.unmeasured:
         return MISSING

@@ -10,7 +10,7 @@ from rich.table import Table
 from capsweep.runtime.terminal import count_of
 
 MISSING = "–"
-STALE = "stale: "  # start of a note on cells that were made by other code
+STALE = "stale: "  # start of the notes on cells that were not made by the current code
 
 
 def grid_markdown(
@@ -20,7 +20,7 @@ def grid_markdown(
     rows: Iterable[Sequence[str]],
     notes: Iterable[str],
 ) -> str:
-    """Write a page in Markdown: title, question, table, and a paragraph for each note."""
+    """Write a page in Markdown: the title, the question, the table and one paragraph per note."""
     return "\n\n".join([f"# {title}", question, pipe_table(header, rows), *notes]) + "\n"
 
 
@@ -61,12 +61,12 @@ def describe_row(coordinates: Iterable[Any]) -> str:
 
 
 def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]:
-    """Return a note for each row with stale cells, or a single note if all cells are stale.
+    """Return a note for each row with stale cells, or one note if all finished cells are stale.
 
     A cell is stale if the current code is not the code that made the cell.
 
     Args:
-        stale: The number of stale cells, by the coordinates of a row.
+        stale: For the coordinates of each row, the number of stale cells in the row.
         finished: The number of finished cells in all rows.
     """
     total = sum(stale.values())

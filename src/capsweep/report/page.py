@@ -1,6 +1,7 @@
-"""The web page of a sweep: one HTML file with its table, figures and pictures.
+"""The web page of a sweep: one HTML file with the sweep's table, figures and pictures.
 
-Each number of the table links to the cells behind the number, with their settings and origin.
+Each number of the table has a link to the cells from which the number was computed. The page shows
+the settings and the origin of each cell.
 """
 
 import base64
@@ -30,7 +31,7 @@ from capsweep.storage.files import write_atomically, write_text
 
 TEMPLATES = Path(__file__).with_name("templates")
 PAGE, FIGURES = "index.html", "figures"
-MOST_BYTES = 6_000_000  # limit for all pictures of a page, so that browsers can open a large page
+MOST_BYTES = 6_000_000  # limit for all pictures of a page together, so that browsers can open it
 # Keys of a cell's files that `list_facts` leaves out. The page shows the configuration separately,
 # and digests are only for `capsweep ledger verify`.
 NOT_SHOWN = ("signature", "science", "overrides", "logistics", "sha256", "first_activations")
@@ -42,10 +43,11 @@ class Picture:
 
     Attributes:
         name: The name of the picture's file in evals/.
-        field: The cell's field in the table.
+        field: The table field of the cell.
         seed: The seed of the cell.
         content: The PNG.
-        caption: The caption, from the file of the picture's numbers; empty if there is no caption.
+        caption: The caption, read from the .npz file with the numbers of the picture; empty if
+            there is no caption.
     """
 
     name: str
@@ -58,7 +60,7 @@ class Picture:
 def write_page(table: ResultTable, ledger: Ledger, folder: Path) -> Path:
     """Write index.html and figures/ into the folder of a report, and return the page's path.
 
-    PNG files of an earlier report in figures/ are removed.
+    PNG files that an earlier report has left in figures/ are removed.
     """
     charts = list(figures.make_figures(table))
     pictures = read_pictures(table.groups, ledger)
@@ -79,8 +81,8 @@ def render_page(
 ) -> str:
     """Return the page as HTML.
 
-    All values are escaped. The page's content security policy allows a single script, which it
-    names by a hash.
+    All values are escaped. The content security policy of the page allows only one script, and
+    identifies this script by a hash.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -146,10 +148,10 @@ def list_facts(cell: TableCell) -> dict[str, str]:
 
 
 def read_pictures(fields: Sequence[CellGroup], ledger: Ledger) -> list[Picture]:
-    """Read the pictures of one cell for each field of a table.
+    """Read, for each field of a table, the pictures of one cell.
 
-    This cell is the first seed that has pictures. A picture is left out if the pictures of the page
-    would have more than MOST_BYTES together.
+    Of the cells that have pictures, the cell with the smallest seed is read. A picture is left out
+    if all pictures of the page together would have more than MOST_BYTES.
     """
     pictures, room = [], MOST_BYTES
     for field in fields:
@@ -169,9 +171,9 @@ def read_pictures(fields: Sequence[CellGroup], ledger: Ledger) -> list[Picture]:
 
 
 def _read_caption(cell: TableCell, name: str, ledger: Ledger) -> str:
-    """Read the caption of a picture from the .npz file of its numbers.
+    """Read the caption of a picture from the .npz file with the numbers of the picture.
 
-    The caption is empty if this file is absent or damaged.
+    The caption is empty if this file is absent or damaged, or if it has no caption.
     """
     numbers = f"{EVALUATIONS}/{PurePosixPath(name).stem}.npz"
     stored = ledger.read(cell.signature, numbers)

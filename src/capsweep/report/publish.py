@@ -1,7 +1,7 @@
-"""Published answers: `sweeps/NAME.md` and the archive of the cells behind the page's table.
+"""Published answers: the page `sweeps/NAME.md`, and an archive of the cells of its table.
 
-A command renews the part of a page between two markers; people write the rest, such as the verdict.
-The cells are kept in `sweeps/ledgers/NAME.tar.xz`, from which the table can be printed again.
+A command renews the part of a page between two markers. People write the rest, such as the verdict.
+The archive is `sweeps/ledgers/NAME.tar.xz`. The table can be printed again from the archive.
 """
 
 import re
@@ -23,8 +23,8 @@ from capsweep.statistics.seeds import LEVEL, PairedDifference, summarise_values
 from capsweep.storage.files import write_atomically, write_text
 
 NAME = "report"  # name in the markers of a page
-ARCHIVES = "ledgers"  # folder beside the sweep files, with the cells behind published tables
-COMMAND = "(?m)^`(make report [^`]+)` printed this"  # the line of a page that names its command
+ARCHIVES = "ledgers"  # folder beside the sweep files, with the cells of published tables
+COMMAND = "(?m)^`(make report [^`]+)` printed this"  # the line with the command of a page's table
 CHARTS = "charts"  # folder beside the sweep files, with the figures of published tables
 NOT_TESTED = "Not tested, since the difference is the same for all seeds"
 Content: TypeAlias = Mapping[str, Any]
@@ -49,20 +49,20 @@ VERDICT = "Not written yet. All that is outside the two markers is written by ha
 
 
 def section_markers(name: str) -> tuple[str, str]:
-    """Return the first and the last line of a section; they are comments, invisible on the page."""
+    """Return the first and the last line of a section. Both are comments, invisible on the page."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
 def renew_section(page: Path, name: str, section: str | None, new: str | None = None) -> str:
-    """Replace the text between a page's markers, and return the old text of the page.
+    """Replace the text between two markers of a page, and return the whole old text of the page.
 
     Every other byte of the page stays the same.
 
     Args:
         page: The file of the page.
         name: The name in the markers.
-        section: The new text, in whole lines; None: the page is checked and not changed.
-        new: The text of the page if the file does not exist yet.
+        section: The new text between the markers, in whole lines. None: the page is only checked.
+        new: The text to start from if the file does not exist yet. None: the file must exist.
 
     Raises:
         UserError: If the page does not have exactly one pair of markers, or if the page cannot be
@@ -84,12 +84,15 @@ def renew_section(page: Path, name: str, section: str | None, new: str | None = 
 def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
     """Write a table into its published page, archive its cells, and return the page's path.
 
-    The page is beside the sweep file; a missing page is made. The page names no folder of this
-    machine. For a failure the page gives only the kind.
+    The page is beside the sweep file. If there is no page yet, one is made. The page names no
+    folder of this machine. For a failed cell it gives only the kind of failure or the name of the
+    Python error.
 
     Raises:
         UserError: If no cell is finished, the data were cut by limit_batches, the page has the
-            table of another command or lacks the markers, or a file cannot be written.
+            table of another command or lacks the markers, a file of a cell names a folder of this
+            machine, or the page cannot be read or written.
+        DataError: If a file of a cell is missing or damaged.
     """
     path, command = table.sweep.path.with_suffix(".md"), table.sweep.command
     markers = "\n".join(section_markers(NAME))
@@ -121,7 +124,7 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
 
 
 def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
-    """Write the archive of a table's cells that have a result or have failed.
+    """Write an archive of the cells of a table. A cell must have a result or have failed.
 
     The new archive is verified before it replaces an older archive.
 
@@ -149,8 +152,11 @@ def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
 def describe_decisions(table: ResultTable) -> list[str]:
     """Describe, for each column of a table, which rows differ significantly from the baseline.
 
-    For each column there are up to three sentences: the rows with p below LEVEL; the other tested
-    rows, with the range of their intervals; the rows whose difference is the same for all seeds.
+    The text of a column has up to three sentences:
+
+    1. The rows with p below LEVEL.
+    2. The other tested rows, with the range of their intervals.
+    3. The rows that are not tested, because their difference is the same for all seeds.
     """
     sentences = []
     for number, column in enumerate(table.columns):
@@ -224,9 +230,9 @@ def _describe_code(provenance: Mapping[str, Any]) -> str:
 
 
 def _read_changed(content: Content, iterations: int) -> float | None:
-    """Return the share of images whose predicted classes change with `iterations` at test.
+    """Return the share of images whose predicted classes change with `iterations` iterations.
 
-    None if the cell was not tested with this number of iterations.
+    The result is None if the cell was not tested with this number of iterations.
     """
     answers = [a for a in content["iterations"] or () if a["iterations"] == iterations]
     return answers[0]["changed"] if answers else None
@@ -244,9 +250,9 @@ COLUMNS: Mapping[str, Callable[[Content, str], float | None]] = {
 
 
 def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[float]]]:
-    """Collect the routing measures of several cells, by layer and then by a name of COLUMNS.
+    """Collect the routing measures of several cells, by layer and then by key of COLUMNS.
 
-    Each list has a number for each cell that has this measure.
+    Each list has one value for each cell that has this measure.
     """
     return {
         layer: {
@@ -258,9 +264,9 @@ def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[fl
 
 
 def format_percent(values: Sequence[float]) -> str:
-    """Write mean and standard deviation over the seeds of a fraction, such as `87.31 ± 1.20 %`.
+    """Write the mean and the standard deviation of fractions in percent: `87.31 ± 1.20 %`.
 
-    If there are no values, the text is `–`.
+    There is one fraction for each seed. If there are no values, the text is `–`.
     """
     if not values:
         return MISSING
@@ -272,11 +278,11 @@ def format_percent(values: Sequence[float]) -> str:
 def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
     """Write a Markdown table of parameters, speed and measures of routing, with its notes.
 
-    If routing was measured in some cell, each field has a row for each routed layer. If not, fields
-    that differ only in settings of the optimiser share a row.
+    If routing was measured in some cell, each field of the table of results has a row for each
+    routed layer. If not, fields that differ only in settings of the optimiser share a row.
 
     Returns:
-        The paragraphs: the table, then what its columns mean.
+        The paragraphs: the Markdown table, and then notes that explain its columns.
 
     Raises:
         DamageError: If a file of a cell is damaged.
@@ -333,9 +339,9 @@ def _read_contents(cells: Sequence[TableCell], ledger: Ledger) -> list[Content]:
 
 
 def _list_measures(contents: Sequence[Content]) -> Iterator[list[str]]:
-    """Yield the last fields of a table row for each routed layer.
+    """Yield, for each routed layer, the last fields of a row: layer, number of cells, measures.
 
-    If no cell was measured, one row is yielded, with the sign for missing numbers.
+    If no cell was measured, one row with the sign MISSING is yielded.
     """
     by_layer = collect_measures(contents) or {MISSING: {}}
     for layer, values in by_layer.items():

@@ -39,9 +39,10 @@ MINUS = re.compile(r"(?<![\w.)-])-(?=\.?\d)")  # a minus sign before a number, n
 
 
 def render_markdown(table: ResultTable, formatted: FormattedTable | None = None) -> str:
-    """Write a Markdown page: question, table with the best mean of each column in bold, notes.
+    """Write a Markdown page with the question, the table and the notes of a sweep.
 
-    A wide table is not split: a reader can scroll, and each row stays one line of a diff.
+    The best mean of each column is bold. A wide table is not split: a reader can scroll, and in a
+    diff each row of the table is one line.
     """
     sweep = table.sweep
     parts = list_paragraphs(formatted or format_table(table))
@@ -50,7 +51,7 @@ def render_markdown(table: ResultTable, formatted: FormattedTable | None = None)
 
 
 def list_paragraphs(formatted: FormattedTable) -> list[str]:
-    """List the Markdown paragraphs of a table: warnings, the table itself, notes.
+    """List the Markdown paragraphs of a table: the warnings, the table itself and the notes.
 
     Published numbers are in italics, because they are not ours.
     """
@@ -81,9 +82,9 @@ def _style_field(field: FormattedField) -> RenderableType:
 
 
 def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
-    """Write a LaTeX table environment: the question is the caption, notes are below.
+    """Write a LaTeX table environment, with the question as the caption and the notes below.
 
-    The best means are bold; ± and minus signs are in mathematical mode.
+    The best mean of each column is bold. The signs ± and minus are in mathematical mode.
     """
     sweep = table.sweep
     warnings = [rf"\textbf{{{escape_latex(warning)}}}" for warning in formatted.warnings]
@@ -109,17 +110,18 @@ def _latex_line(fields: Iterable[str]) -> str:
 
 
 def _latex_field(field: FormattedField) -> str:
-    """Write a field in LaTeX, with the details behind its number in small print."""
+    """Write a table field in LaTeX. The details that follow the number are in small print."""
     number, beside = map(escape_latex, field.halves)
     number = rf"\textbf{{{number}}}" if field.best else number
     return rf"{number} {{\scriptsize {beside}}}" if beside else number
 
 
 def table_records(table: ResultTable) -> list[Record]:
-    """Return a record for each field that has cells: coordinates by key, then numbers.
+    """Return a record for each field of the table that has cells.
 
-    Numbers have full precision, and fractions are not converted to percent. `mean` is None if some
-    seeds are missing, as in the table. `values` has the metric by seed.
+    A record has first the coordinates, by key, and then the numbers. Numbers have full precision,
+    and fractions are not converted to percent. `mean` is None if some seeds are missing, because
+    the table shows no mean then. `values` has the metric by seed.
     """
     keys = (*table.sweep.rows, *table.sweep.columns)
     return [
@@ -163,7 +165,7 @@ def _group_record(group: CellGroup, published: Sequence[PublishedNumber]) -> Rec
 def render_csv(table: ResultTable) -> str:
     """Write the records of a table as CSV with a header.
 
-    None is an empty field. Numbers keep their full precision. Lists, mappings and truth values are
+    None is written as an empty field. Numbers have full precision. Lists, mappings and booleans are
     written as JSON.
     """
     records = table_records(table)

@@ -36,8 +36,10 @@ class CellGroup:
         name: The coordinates of the row as text.
         cells: The cells by seed.
         metric: The name of the metric that the table shows.
-        difference: The difference to the baseline's field, over common seeds.
-        p: The p value of `difference` by the paired t test, adjusted over rows by Holm's method.
+        difference: The difference to the field of the baseline in the same column, over common
+            seeds. None for the baseline itself, or if there is no such field or no common seed.
+        p: The p value of the paired t test of `difference`, adjusted over the rows by Holm's
+            method. None if there is no test.
         is_best: Whether the field has the best mean of its column; false if all means are equal.
     """
 
@@ -71,7 +73,7 @@ class CellGroup:
 
     @property
     def causes(self) -> list[str]:
-        """The distinct causes of the failures of cells."""
+        """The distinct causes for which cells failed."""
         causes = (cell.entry.cause for cell in self.cells.values())
         return [cause for cause in dict.fromkeys(causes) if cause is not None]
 
@@ -82,9 +84,9 @@ class CellGroup:
 
     @cached_property
     def summary(self) -> Summary | None:
-        """The mean, standard deviation, interval and number of seeds.
+        """The mean over seeds, with standard deviation, interval and number of seeds.
 
-        None if no seed has the metric.
+        It is None if no seed has the metric.
         """
         measure = metric_format.measure_of(self.metric)
         values = list(self.by_seed.values())
@@ -109,18 +111,18 @@ class TableRow:
 class ResultTable:
     """The results of a sweep as a table."""
 
-    sweep: Sweep  # the question, with the keys of rows and columns, and the metric
+    sweep: Sweep  # gives the question, the metric, and the keys of rows and columns
     columns: tuple[tuple[Any, ...], ...]  # coordinates of each column
     rows: tuple[TableRow, ...]  # in the order of the sweep file
     baseline: int | None  # index of the baseline's row; None if the baseline is absent
-    # The note on seeds that were added after looking at results; None without such seeds.
+    # The note on seeds that were added after looking at results; None if no seeds were added.
     stopping: str | None = None
-    # Notes on data sets, by name, and on differences in code, hardware and data.
+    # By name: notes on data sets, and on differences in code, hardware and data.
     footnotes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_matched(self) -> bool:
-        """Whether some arm stops at the baseline's accuracy. The table then shows accuracies."""
+        """Whether an arm trains to the baseline's accuracy. The table then shows accuracies."""
         return any(arm.matched for arm in self.sweep.arms)
 
     @property
@@ -130,7 +132,7 @@ class ResultTable:
 
     @property
     def cells(self) -> list[TableCell]:
-        """The distinct cells of the table. A cell that stands in two rows is listed once."""
+        """The distinct cells of the table. A cell that is in two rows is listed once."""
         every = (cell for group in self.groups for cell in group.cells.values())
         return list({cell.signature: cell for cell in every}.values())
 
@@ -163,8 +165,8 @@ def build_table(
         sweep: The sweep, whose file decides rows, columns, metric and baseline.
         points: The places of the cells in the sweep.
         ledger: The ledger that has the cells.
-        stopping: The note on seeds that were added after looking at results; None without such
-            seeds.
+        stopping: The note on seeds that were added after looking at results; None if no seeds were
+            added.
 
     Raises:
         ConfigError: If one field has cells that differ in more than the seed.
@@ -203,7 +205,7 @@ def build_table(
 
 
 def _list_footnotes(table: ResultTable) -> dict[str, str]:
-    """Return the notes on data sets, by name, and on differences in code, hardware and data."""
+    """Return, by name, notes on data sets and on differences in code, hardware and data."""
     datasets = [point.cell.config["dataset"] for point in table.points]
     notes = {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
     finished = [cell for cell in table.cells if cell.is_finished]
@@ -226,7 +228,7 @@ def _compare_column(
     """Compare the fields of a column with the baseline's field, and mark the best mean.
 
     Args:
-        groups: The fields of the column, row by row; None if a row has no cells there.
+        groups: The fields of the column, row by row; None if a row has no cells in this column.
         baseline: The index of the baseline's row; None if the baseline is absent.
 
     Returns:

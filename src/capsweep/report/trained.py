@@ -1,8 +1,8 @@
 """The description of what was trained, and the published numbers beside the rows of a table.
 
-Both depend on the configurations of a table's cells, not on the words of a command. A published
-number gets a mark if its network, data set or number of epochs differs from that of its row,
-because the number is then not comparable with the row.
+Both depend on the configurations of the cells in a table, not on the words that the user typed. A
+published number gets a mark if its network, data set or number of epochs differs from that of its
+row, because the number is then not comparable with the row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,10 +25,10 @@ FACTS = {  # keys that every table describes, and their names
     **{"dataset": "data set", "model": "network", "epochs": "epochs"},
     **{"batch_size": "batch size", "seed": "seeds"},
 }
-# Groups that are described only if rows differ in them. The text has the chosen option's name.
+# Configuration groups that are described only if rows differ in them, by the name of the option.
 OPTIONS = ("dataset.source", "routing", "loss", "optim", "recipe")
 NAMES = {"dataset.source": "source", "optim": "optimiser", "optim.optimizer.lr": "learning rate"}
-MOST_NAMES = 5  # of rows behind a value; a value of more rows is written last: `else VALUE`
+MOST_NAMES = 5  # most rows named behind a value; a value of more rows is written: `else VALUE`
 DIFFERS = "≠"  # mark of a published number that is not comparable with its row
 # What a published number may declare, and the words for it.
 DECLARED = {"model": "network", "dataset": "data set", "epochs": "epochs"}
@@ -43,12 +43,13 @@ def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
     """Describe in one line what the cells of a table were trained on, and how.
 
     An example: `trained: data set digits; network cnn_small (cnn), capsnet_small (capsnet); ...`.
-    First come the facts that every table has. Then come all science settings in which rows differ
-    and that the table does not show. Behind each value, its arms or rows are named in brackets.
+    The line begins with the keys of FACTS. Then come the science settings in which rows differ, if
+    the table does not show these settings itself. The arms or rows that have a value are named in
+    brackets behind the value.
 
-    Routing, loss, optimiser and recipe are given by the name of the chosen option. A key is listed
-    only if its value in some row differs from the value in the chosen options. So two rows with
-    equal descriptions have equal science.
+    For the data source, routing, loss, optimiser and recipe, the line gives the name of the chosen
+    option. Any other key is listed only if its value in some row is not the value that the chosen
+    options give. Two rows with equal descriptions therefore have equal science.
     """
     keys = tuple(dict.fromkeys(("arm", *sweep.rows, *sweep.columns)))
     places: dict[Place, list[Point]] = {}
@@ -69,9 +70,9 @@ def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
 
 
 def _describe_fact(key: str, points: Sequence[Point]) -> str:
-    """Write the value of one key of FACTS for the cells of a field, which differ only in the seed.
+    """Write the value of one key of FACTS for the cells of a table field.
 
-    Examples are `20` for the epochs and `0 to 4` for the seeds.
+    The cells differ only in the seed. Examples are `20` for the epochs and `0 to 4` for the seeds.
     """
     if key == "seed":
         return describe_seeds(point.seed for point in points)
@@ -84,8 +85,9 @@ def _list_differences(
 ) -> Iterator[tuple[str, dict[Place, str | None]]]:
     """Yield each option or key in which places differ, with the text of its value for each place.
 
-    A key is yielded only if its value at some place differs from the value in the chosen options.
-    The text is None for a place that does not have the key.
+    A place is a tuple of coordinates; its cells differ only in the seed. A key is yielded only if
+    its value at some place differs from the value that the chosen options give. The text is None
+    for a place that does not have the key.
     """
     values: dict[str, dict[Place, str | None]] = {key: {} for key in OPTIONS}
     others: set[str] = set()
@@ -106,7 +108,7 @@ def _list_differences(
 
 
 def _join_accuracies(points: Sequence[Point]) -> str | None:
-    """Return the accuracies at which the cells of a place stop; None if they do not stop early.
+    """Return the accuracies at which the given cells stop training; None if they have none.
 
     In an arm that is matched to the baseline, each seed has its own accuracy.
     """
@@ -122,13 +124,15 @@ def _format_exactly(value: Any) -> str:
 def _name_places(values: Mapping[Place, str | None]) -> list[str]:
     """Write each value with the places that have it, such as `12 (cnn)` and `20 (em, control)`.
 
-    A place is named by the smallest set of coordinates that decides the value. Coordinates at the
-    end of a name are left out if the first coordinates are enough. If more than MOST_NAMES places
-    share a value, and every place has some value, the shared value is written last, without names:
-    `0.03 (em)`, `else 0.01`. A value that equals the name of its only place has no name behind it.
+    - A place is named by the smallest set of coordinates that decides the value. Coordinates at the
+      end of a name are left out if the first coordinates are enough.
+    - If more than MOST_NAMES places share a value, and if every place has a value, the shared value
+      is written last, without names: `0.03 (em)`, `else 0.01`.
+    - If a value equals the name of its only place, the name is not repeated behind the value.
 
     Args:
-        values: The value by place; None for a place without a value.
+        values: The value for each place, which is a tuple of coordinates; None for a place without
+            a value.
     """
     several = [index for index, each in enumerate(zip(*values, strict=True)) if len(set(each)) > 1]
     names: dict[Place, str | None] = {}
@@ -174,7 +178,7 @@ class PublishedNumber:
     value: float  # value of the sweep's metric, as a fraction, not in percent
     of: Mapping[str, Any]  # settings of the published experiment, by key
     place: Sequence[str]  # coordinates of the number's column; empty if the table has one column
-    differs: Mapping[str, str]  # published settings, in words, in which the row differs
+    differs: Mapping[str, str]  # published settings that the row does not have, in words, by key
     unknown: Sequence[str]  # names of settings that the sweep file does not declare
 
 
@@ -207,12 +211,12 @@ def find_published(
 ) -> tuple[PublishedNumber, ...]:
     """Find the published numbers to show beside a row.
 
-    A number fits if it does not contradict the coordinates of the row. The network and the epochs
-    may differ; the number then gets a mark.
+    A number is shown if its settings do not contradict the coordinates of the row. Only the network
+    and the number of epochs may differ. The number then gets a mark.
 
     Args:
         sweep: The sweep, whose file has the published numbers.
-        points: One place of the row for each column of the table.
+        points: One point of the row for each column in which the row has cells.
         members: The number of networks in an ensemble; 1 for single networks.
     """
     row = {key: points[0].coordinate(key) for key in sweep.rows if key not in MARKED}
@@ -232,7 +236,7 @@ def find_published(
 
 @lru_cache(maxsize=1)
 def _compose_file(path: str) -> list[Point]:
-    """Return the places of a sweep file for the first seed; words of a command are ignored."""
+    """Return the points of a sweep file for its first seed, without the words of a command."""
     sweep = spec.load(path)
     return expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1]))
 
@@ -242,9 +246,11 @@ def _list_contradictions(
 ) -> dict[str, str]:
     """List the published settings that differ from those of a cell, in words, by key.
 
-    Settings that the cell does not have are left out. A cell that trains for more epochs does not
-    count as different. Initial weights do not count as part of the network. If a key was typed in
-    the command and the number does not declare this key, the cell is compared with the sweep file.
+    - Settings that the cell does not have are left out.
+    - A cell that trains for more epochs does not count as different.
+    - Initial weights do not count as part of the network.
+    - If a key was typed in the command and the number does not declare this key, the value in the
+      cell is compared with the value in the sweep file.
     """
     keys = {text.partition("=")[0] for text in point.cell.overrides} - number.keys()
     changed = {

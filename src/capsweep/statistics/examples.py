@@ -25,7 +25,8 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
         A boolean array [M].
 
     Raises:
-        ValueError: If the scores are not finite or do not fit the labels.
+        ValueError: If the scores are not finite or do not fit the labels, or if the labels of an
+            image name one class twice.
     """
     classes = labels[:, None] if labels.ndim == 1 else labels
     is_matching = scores_MN.ndim == classes.ndim == 2 and len(scores_MN) == len(classes) > 0
@@ -82,7 +83,7 @@ class Disagreement:
 
 
 def count_disagreement(first_wrong: np.ndarray, second_wrong: np.ndarray) -> Disagreement:
-    """Count the examples that one, the other, both or neither of two networks got wrong.
+    """Count the examples that only one, both or neither of two networks got wrong.
 
     Args:
         first_wrong: Boolean array of the errors of the first network.
@@ -110,9 +111,10 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Compute the paired bootstrap interval of the difference of two error rates.
 
-    It is the percentile interval at the level CONFIDENCE. Each resample is one multinomial draw of
-    three counts: examples that only the first network got wrong, examples that only the second got
-    wrong, and all others. The cost does not depend on the number of examples. Source: Efron 1979.
+    This is the percentile interval at the level CONFIDENCE. Each resample is one multinomial draw
+    of three counts: examples that only the first network got wrong, examples that only the second
+    got wrong, and all others. The cost of a resample does not depend on the number of examples.
+    Source: Efron 1979.
 
     Args:
         counts: Errors of both networks on the same examples.
@@ -120,7 +122,8 @@ def bootstrap_interval(
         resamples: Number of draws.
 
     Returns:
-        Lower and upper bound of the first rate minus the second.
+        Lower and upper bound of the difference: the error rate of the first network minus that of
+        the second.
     """
     total = counts.total
     shares = np.array([counts.first_only, counts.second_only, counts.both + counts.neither]) / total
@@ -131,9 +134,10 @@ def bootstrap_interval(
 
 
 def predict_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
-    """Return the classes of the highest scores of each example, [M, classes].
+    """Return, for each example, the classes with the highest scores; the result is [M, classes].
 
-    If two scores are equal, the first counts as higher.
+    `classes` is the number of classes to return for each example. If two scores are equal, the
+    first counts as higher.
     """
     return np.argsort(-scores_MN, axis=1, kind="stable")[:, :classes]
 
@@ -143,8 +147,8 @@ def find_worst(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the wrongly classified examples on which the network was most certain.
 
-    The margin of an example is the highest score of a class not in the image minus the lowest score
-    of a class in the image. Examples whose scores are not all finite are left out.
+    Certainty is measured by the margin: the highest score of a class not in the image minus the
+    lowest score of a class in the image. An example is left out if one of its scores is not finite.
 
     Args:
         scores_MN: Scores of the classes.

@@ -1,4 +1,4 @@
-"""The format and the range of a metric, found by the name of the metric, such as `test/error`."""
+"""The format and the range of each metric. A metric is given by its name, such as `test/error`."""
 
 import math
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ class Measure:
     """The format and the range of a metric.
 
     Attributes:
-        factor: Factor applied to the number before it is printed.
-        format_spec: Format specification of the printed number.
-        unit: Unit printed after the number.
-        diff_unit: Unit of differences, as printed in headings.
-        higher_is_better: Whether larger numbers are better.
-        low: Least possible number.
-        high: Greatest possible number.
+        factor: Factor by which a value is multiplied before it is printed.
+        format_spec: Python's format specification of the printed value.
+        unit: Unit printed after the value.
+        diff_unit: Text that names the unit of differences, such as ", in percentage points".
+        higher_is_better: Whether larger values are better.
+        low: Least possible value.
+        high: Greatest possible value.
     """
 
     factor: float
@@ -33,9 +33,9 @@ class Measure:
     high: float = math.inf
 
     def format_number(self, value: float, sign: str = "") -> str:
-        """Format a number without its unit.
+        """Write a value as text, without its unit.
 
-        If `sign` is "+", positive numbers have a sign too.
+        If `sign` is "+", a positive value gets a plus sign.
         """
         return f"{self.factor * value:{sign}{self.format_spec}}"
 

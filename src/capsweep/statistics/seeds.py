@@ -1,11 +1,12 @@
 """Statistics over seeds: means with intervals, paired differences, and whether seeds suffice.
 
-A look is a test of the results so far, after each batch of seeds. More looks give chance more
-opportunities. The level is therefore divided equally over all planned looks (Bonferroni), and
-within a look Holm's procedure covers the pairs of neighbouring rows. The probability that noise
-makes any order look decided then stays below the level. This holds over all looks and pairs of one
-column, no matter after which look the sweep stops. A caller that ranks several columns divides the
-level over the columns.
+A look is a test of the results so far. There is a look after each batch of seeds. With more looks,
+noise is more likely to make some difference significant. The significance level is therefore
+divided equally over all planned looks (Bonferroni). Within a look, Holm's procedure corrects for
+the number of pairs of neighbouring rows. The probability that noise makes the order of any pair
+seem decided is then at most the level, for all looks and all pairs of a column together. It does
+not matter after which look the sweep stops. A caller that ranks several columns divides the level
+by the number of columns.
 
 Intervals are Student's t intervals. An interval needs at least three seeds, because an interval of
 two seeds reaches nine standard deviations to either side. Intervals are clipped to the possible
@@ -21,10 +22,10 @@ from typing import Any
 import numpy as np
 from scipy import special  # not scipy.stats, whose import takes half a second
 
-CONFIDENCE = 0.95  # level of intervals
-LEAST_SEEDS = 3  # fewest seeds that give an interval
-LEVEL = 0.05  # level of decisions over all looks
-SMALLEST_SPREAD = 1e-9  # relative spread below which differences vary by rounding only
+CONFIDENCE = 0.95  # confidence level of intervals
+LEAST_SEEDS = 3  # smallest number of seeds for an interval
+LEVEL = 0.05  # significance level of decisions, for all looks together
+SMALLEST_SPREAD = 1e-9  # differences with a smaller relative spread vary by rounding only
 CORRECTION = (
     "more seeds where neighbouring rows were undecided; correction for optional stopping: "
     "level 0.05 divided equally over {looks} planned looks (Bonferroni) and over the columns, Holm "
@@ -41,8 +42,8 @@ class Summary:
         mean: Mean.
         std: Sample standard deviation. None for a single value.
         interval: Interval of the mean. None if there are fewer than LEAST_SEEDS values, or if all
-            values are equal. Error rates come in steps of one example, so equal values do not prove
-            that the spread is 0.
+            values are equal. Equal values do not prove that the spread is 0, because error rates
+            count whole examples.
     """
 
     n: int
@@ -119,8 +120,8 @@ class PairedDifference:
         mean: Mean difference.
         interval: Interval of the mean. None if there are fewer than LEAST_SEEDS seeds, or if the
             differences do not vary.
-        t_test: p value of the hypothesis "no difference". None if there is one seed, or if the
-            differences do not vary.
+        t_test: p value of the paired t test of the hypothesis "no difference". None if there is
+            one seed, or if the differences do not vary.
     """
 
     n: int
@@ -144,10 +145,10 @@ def paired_difference(
     Args:
         ours: Values of the first row, by seed.
         theirs: Values of the second row, by seed.
-        most: Greatest possible absolute difference; the interval is clipped to it.
+        most: Greatest possible absolute difference; the interval is clipped to -most..most.
 
     Returns:
-        The difference, or None without common seeds.
+        The difference, or None if there are no common seeds.
     """
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
@@ -165,12 +166,12 @@ def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
         differences: At least two differences.
 
     Returns:
-        The p value, or None if the differences do not vary. Error rates come in steps of one
-        example, so a few pairs often agree by chance; equal differences do not prove that the
-        variance is 0.
+        The p value, or None if the differences do not vary. Equal differences do not prove that
+        the variance is 0: error rates count whole examples, so a few differences are often equal
+        by chance.
 
     Raises:
-        ValueError: If there are fewer than two differences, or one is not finite.
+        ValueError: If there are fewer than two differences, or if a difference is not finite.
     """
     array = np.asarray(differences, dtype=np.float64)
     if len(array) < 2 or not np.isfinite(array).all():
@@ -185,8 +186,9 @@ def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
 def smallest_p(n: int) -> float:
     """Return the smallest two-sided p value that a sign-flip test of n pairs can reach, 2 / 2**n.
 
-    Such a test has one assumption: if there is no difference, both signs of each pair are equally
-    likely. Source: Fisher, "The design of experiments", 1935, section 21.
+    Such a test has one assumption: if the two rows do not differ, each difference of a pair is
+    equally likely to be positive or negative. Source: Fisher, "The design of experiments", 1935,
+    section 21.
     """
     return 2.0 ** (1 - n)
 
@@ -195,13 +197,14 @@ def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
     """List the numbers of seeds after which the results are tested (the looks).
 
     Args:
-        first: Seeds of the first look.
-        last: Seeds of the last look, which is always included.
-        step: Seeds between two looks.
+        first: Number of seeds at the first look.
+        last: Number of seeds at the last look. This look is always included.
+        step: Number of seeds that are added between two looks.
 
     Raises:
-        ValueError: Unless 3 <= first <= last and step >= 1. Error rates come in steps of one
-            example, so two seeds often agree by chance, and an order would look decided.
+        ValueError: If step < 1, or if 3 <= first <= last is false. Two seeds are too few: error
+            rates count whole examples, so the differences of two seeds are often equal by chance,
+            and an order would seem decided.
     """
     if not 3 <= first <= last or step < 1:
         raise ValueError(f"cannot look at {first} to {last} seeds in steps of {step}; start at 3")
@@ -213,14 +216,14 @@ def find_undecided_rows(
 ) -> set[Any]:
     """Find the rows whose order relative to a neighbouring row is not decided yet.
 
-    Rows are ranked by their mean, and each row is tested against its neighbours. Two rows whose
-    differences do not vary stay undecided. If these rows are equal, no number of seeds can decide
-    their order. If they are not equal, a few seeds may agree by chance.
+    Rows are ranked by their mean, and each row is tested against its neighbours. If the difference
+    of two rows is the same for all seeds, their order stays undecided. If this difference is 0,
+    more seeds may never decide the order. If it is not 0, a few differences may be equal by chance.
 
     Args:
         rows: Values by seed, for each row.
         num_looks: Number of planned looks. The level is divided by this number.
-        level: Level of the test over all looks.
+        level: Significance level for all looks together.
     """
     ranked = sorted(rows, key=lambda row: summarise_values(list(rows[row].values())).mean)
     pairs = list(pairwise(ranked))
@@ -235,5 +238,5 @@ def _paired_p(left: Mapping[int, float], right: Mapping[int, float]) -> float:
 
 
 def describe_correction(planned: Sequence[int]) -> str:
-    """Return the sentence below a table that names the correction for the planned looks."""
+    """Return the note for a table on how its tests are corrected for the planned looks."""
     return CORRECTION.format(looks=len(planned))

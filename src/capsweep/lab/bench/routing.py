@@ -150,7 +150,7 @@ class RoutingProblem:
 
 @lru_cache(maxsize=1)
 def compute_expected(sizes: Sizes, dtype: torch.dtype = torch.float32) -> Results:
-    """Compute the results of the reference implementation."""
+    """Compute the results of `dynamic.reference`, the reference implementation of routing."""
     return RoutingProblem(dynamic.reference, sizes, dtype=dtype).compute_results()
 
 

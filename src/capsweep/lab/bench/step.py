@@ -142,7 +142,7 @@ def measure_step(is_quick: bool = False) -> BenchReport:
 
 
 def list_candidates(ways: Mapping[str, Way], images: int) -> dict[str, Candidate]:
-    """Return a candidate for each way to train, under the name of the way."""
+    """Return a candidate for each way to train; the candidate has the name of the way."""
     candidates = {}
     for name, way in ways.items():
         prepare = partial(StepTraining, way, images)

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-AUTO = "auto"  # value of `routing.impl` with which the layer chooses an implementation
-CALL_ARGUMENTS = ("votes", "with_trace")  # arguments of `reference` without attribute in the layer
+AUTO = "auto"  # value of `routing.impl`: the layer chooses the implementation
+CALL_ARGUMENTS = ("votes", "with_trace")  # arguments of `reference` that a layer does not store
 
 
 class Routed(NamedTuple):
@@ -34,10 +34,11 @@ class Routed(NamedTuple):
         act_BJ: Activations of the parents, in 0..1.
         coupling_BIJ: Couplings of the last iteration. None if the algorithm has no couplings, or if
             there are several parent positions.
-        trace: One dictionary per iteration; None if no trace was requested. Each dictionary has at
-            least the couplings, "coupling" [B, M, L, J], and the poses, "pose" [B, M, J, D].
-        logit_BJ: Input of the sigmoid or softmax that computed `act_BJ`. A loss can use the logits
-            where activations are saturated. None if `act_BJ` was computed in another way.
+        trace: One dictionary per iteration. Each has at least the keys "coupling" [B, M, L, J] and
+            "pose" [B, M, J, D]. None if no trace was requested.
+        logit_BJ: Input of the sigmoid or softmax that computed `act_BJ`. A loss can read these
+            logits instead of activations that are saturated. None if `act_BJ` was computed in
+            another way.
     """
 
     pose_BJD: Tensor
@@ -57,7 +58,7 @@ def make_routed(
     """Make the result of a routing from the trace of its iterations.
 
     Args:
-        trace: One dictionary per iteration. The last gives the poses and the couplings.
+        trace: One dictionary per iteration. The last has the poses and couplings of the result.
         with_trace: Whether the result contains the trace.
         act_BMJ: Activations of the parents. None: each activation is the length of the pose.
         logit_BMJ: Logits of the activations. None: the variant has no logits.
@@ -134,7 +135,7 @@ class CouplingRule(NamedTuple):
 class RoutingLayer(nn.Module):
     """The routing of one layer: its learned parameters and its implementations.
 
-    Each variant has a subclass. For each argument of its `reference`, except `votes` and
+    Each variant has a subclass. For each argument of the variant's `reference`, except `votes` and
     `with_trace`, the layer has an attribute of the same name. A learned argument is an
     `nn.Parameter`. Only `reference` can record a trace or use couplings that are given with the
     votes.
@@ -184,7 +185,7 @@ class RoutingLayer(nn.Module):
     def route(self, votes: Any, **arguments: Any) -> Routed:
         """Route the votes and add the name of the implementation to `used`.
 
-        The implementation is the configured one, or with `auto` the choice of `choose_impl`.
+        The attribute `impl` names the implementation. If `impl` is `auto`, `choose_impl` chooses.
         """
         name = self.choose_impl(votes) if self.impl == AUTO else self.impl
         self.used.add(name)
@@ -202,11 +203,11 @@ class RoutingLayer(nn.Module):
         return self.route(votes, **self.get_arguments())
 
     def form_parents(self, votes: Any, coupling_BMLJ: Tensor) -> Routed:
-        """Compute the parents from given couplings instead of computing the couplings.
+        """Compute the parents from given couplings.
 
         Args:
             votes: Votes of the children.
-            coupling_BMLJ: Couplings that the variant uses in every iteration.
+            coupling_BMLJ: Couplings for every iteration; the variant does not compute couplings.
         """
         given = replace(votes, given_BMLJ=coupling_BMLJ)
         return self.impls["reference"](given, **self.get_arguments())
@@ -248,9 +249,9 @@ def describe_routing(network: nn.Module) -> str | None:
     """Return the implementations that routed the votes of a network, such as "auto: triton".
 
     Returns:
-        The names of the implementations, joined by " or ". With `routing.impl=auto`, the text
-        begins with "auto: ". Before the first routing, the result is `routing.impl` itself. None if
-        the network has no routing layer.
+        None if the network has no routing layer. `routing.impl` if no votes have been routed yet.
+        Otherwise the names of the implementations, joined by " or "; if `routing.impl` is `auto`,
+        the names come after "auto: ".
     """
     layers = find_layers(network)
     if not layers:
@@ -301,8 +302,8 @@ def coupling_softmax(
     Args:
         logit_BMLJ: Routing logits.
         fields: Receptive fields of the parent positions. None: each child is below one position
-            only. All values of `norm` then mean "types". The last layer in the authors' code of EM
-            routing does the same.
+            only, and all values of `norm` mean "types". The authors' code of EM routing also
+            divides children among the types in its last layer.
         norm: The set of parents of one softmax. "all": all types at all positions above the child.
             "types": all types at one position. "positions": one type at all positions above the
             child.

@@ -15,8 +15,8 @@ not which functions it can compute.
 
 `random` is from Paik, Kwak, Kim 2019, "Capsule Networks Need an Improved Routing Algorithm". The
 paper draws r_ij in each routing iteration. An iteration does not use the results of the previous
-iteration, so only the last iteration is computed here. The division by the sum is our choice; with
-it the couplings of a child sum to 1, as in the other controls.
+iteration, so only the last iteration is computed here. The division by the sum is our choice. The
+couplings of a child therefore sum to 1, as in the other controls.
 
 The option `draw` of `random` is "anew" (one draw per training step) or "fixed" (one draw per
 layer). Training steps draw with torch's generator. At the start of each epoch this generator is

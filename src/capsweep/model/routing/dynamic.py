@@ -30,9 +30,9 @@ Sources of the functions:
 - entmax: Peters, Niculae and Martins 2019.
 
 With `none_of_the_above` (section 7 of the paper), the softmax has one more logit, which is always
-0. It belongs to no parent, so the couplings of a child with its parents sum to less than 1.
+0. This logit belongs to no parent, so the couplings of a child with its parents sum to less than 1.
 
-If a child is below several positions, the softmax divides it among the parents at all these
+If a child is below several positions, the softmax divides the child among the parents at all these
 positions. The other normalisers divide the child at each position separately.
 
 As in the authors' code, the bias is added in each iteration, and gradients flow through all
@@ -74,9 +74,10 @@ def divide_max_min(logit: Tensor, dim: int) -> Tensor:
 
 
 def divide_sparsemax(logit: Tensor, dim: int) -> Tensor:
-    """Compute the sparsemax of logits along `dim`, the nearest vector of the probability simplex.
+    """Compute the sparsemax of logits along `dim`.
 
-    Source: Martins and Astudillo 2016.
+    The sparsemax is the vector of the probability simplex that has the smallest Euclidean distance
+    to the logits. Source: Martins and Astudillo 2016.
 
     Returns:
         Couplings of the same shape. They are at least 0 and sum to 1 along `dim`.
@@ -114,9 +115,8 @@ Threshold = Callable[[Tensor, Tensor, Tensor], Tensor]  # (count, mean, mean squ
 def find_support(logit: Tensor, dim: int, threshold: Threshold) -> Tensor:
     """Find the logits along `dim` whose couplings are above 0.
 
-    A threshold tau_k is computed from the k largest logits, for every k. The largest k for which
-    the k-th largest logit is above tau_k is chosen. The couplings of the k largest logits are then
-    above 0.
+    For every k, a threshold tau_k is computed from the k largest logits. Let n be the largest k for
+    which the k-th largest logit is above tau_k. The couplings of the n largest logits are above 0.
 
     Args:
         logit: Logits of any shape.
@@ -150,7 +150,8 @@ def _sparsemax_threshold(count: Tensor, mean: Tensor, square: Tensor) -> Tensor:
 
 
 def _entmax_threshold(count: Tensor, mean: Tensor, square: Tensor) -> Tensor:
-    # Under the root, the logits of the support give at least 0; too many logits may give less.
+    # For the logits of the support, the number under the root is at least 0. For more logits the
+    # number may be negative; it then counts as 0.
     return mean - (1 / count - (square - mean.square())).clamp(min=0).sqrt()
 
 
@@ -261,8 +262,8 @@ class DynamicRouting(RoutingLayer):
     """Dynamic routing of one layer, with an optional bias and an optional learned prior.
 
     The bias [J, D] of the parents starts at 0.1, as in the authors' code. The learned prior [L, J]
-    is the routing logits before the first iteration, the log priors of equation 3 of the paper. It
-    starts at 0 and is the same for all images.
+    contains the routing logits before the first iteration, which the paper calls log priors
+    (equation 3). The prior starts at 0 and is the same for all images.
 
     Args:
         num_iters: Number of routing iterations.

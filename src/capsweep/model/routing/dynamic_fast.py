@@ -1,9 +1,8 @@
 """Dynamic routing of linear votes without forming the votes.
 
 The mathematics is in `dynamic`. The logits of iteration t are b_ij = prior_ij + u_hat_ij . V_j with
-V = v_0 + ... + v_(t-1), so no logits are kept. The backward pass computes the products u_hat_ij .
-V_j again. Let gs_j be the gradient of the loss with respect to s_j. The gradients with respect to
-c_ij, b_ij and V_j are
+V = v_0 + ... + v_(t-1), so no logits are kept. In the backward pass, let gs_j be the gradient of
+the loss with respect to s_j. The gradients with respect to c_ij, b_ij and V_j are
 
     gc_ij = u_hat_ij . gs_j
     gl_ij = c_ij (gc_ij - sum_k c_ik gc_ik)
@@ -33,7 +32,8 @@ from capsweep.model.capsules import squash, squash_gradient
 from capsweep.model.routing import Routed, softmax_over_parents
 from capsweep.model.votes import NUMBERS_AT_ONCE, Votes
 
-# A pair (weight_ij, vector_j). The gradient of u_hat_ij sums weight_ij vector_j over all terms.
+# A pair (weight_ij, vector_j). The gradient with respect to u_hat_ij is the sum of the products
+# weight_ij vector_j over all terms.
 Term = tuple[Tensor, Tensor]
 
 
@@ -63,8 +63,8 @@ class LinearVotes:
 
     The right-hand sides are matrix products over all images, for as many children at a time as fit
     into the cache. Intermediate results share one buffer, because allocating memory for each of
-    them takes as long as the product. Tensors without shape letters are [J, D, B] or [J, I, B], and
-    [J, I, 1] if all images share the values.
+    them takes as long as the product. Tensors without shape letters are [J, D, B] or [J, I, B].
+    Couplings and logits that all images share are [J, I, 1].
 
     Args:
         pose_BIP: Poses of the children.
@@ -114,8 +114,8 @@ class LinearVotes:
         Args:
             coupling: Couplings of the iteration.
             by_sums: Gradient with respect to the sums of the iteration.
-            by_pose_sum: Sum of the gradients with respect to V of the later iterations. The method
-                adds the gradient with respect to V of this iteration in place.
+            by_pose_sum: Gradients with respect to V, summed over the later iterations. The method
+                adds the gradient of this iteration in place.
 
         Returns:
             Gradient with respect to the logits, [J, I, B].

@@ -54,7 +54,7 @@ def transpose_weights_kernel(
 ):
     """Write the weights in the axis order [I, P, J, D], which the other kernels read.
 
-    The kernel also writes the product c_ij W_ij, where c_ij are the couplings of the first
+    The kernel also writes the products c_ij W_ij, where c_ij are the couplings of the first
     iteration. All images share these couplings. The launch grid is (children, tiles of P).
     """
     child = tl.program_id(0).to(tl.int64)
@@ -174,8 +174,8 @@ def differentiate_kernel(
 
     A program sums the gradient with respect to the weights over some images. The gradient with
     respect to the votes is sum_t (coupling_ij by_sums_j + by_logit_ij pose_sum_j). In the first
-    iteration all images share the couplings, and the second product is left out. The launch grid is
-    (children, parts of the images, tiles of P).
+    iteration all images share the couplings, and the product with by_logit_ij is left out. The
+    launch grid is (children, parts of the images, tiles of P).
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(2) * TILE_P + tl.arange(0, TILE_P)

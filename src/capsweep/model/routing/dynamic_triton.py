@@ -3,7 +3,7 @@
 The mathematics is in `dynamic` and `dynamic_fast`. A training step takes only a few milliseconds,
 so the few microseconds of each kernel launch matter. Three measures save launches:
 
-- Each kernel also does the small operations between the previous kernel and itself.
+- Each kernel also does the small operations that come between the previous kernel and this kernel.
 - All iterations write into common tensors with an axis T. One launch in the backward pass reads
   these tensors.
 - The weights are transposed only once.
@@ -12,8 +12,8 @@ Tile sizes and the number of partial sums depend only on the shapes and the data
 `triton.autotune` is not used, because it would choose them at run time. Another choice would change
 the order of additions, and with it the last bits of the results.
 
-In the first iteration all images share the couplings. Its sums are therefore computed by one matrix
-product of torch, in the precision that is set for torch.
+In the first iteration all images share the couplings. The sums of the first iteration are therefore
+computed by one matrix product of torch, in the precision that is set for torch.
 
 If TRITON_INTERPRET=1 is set before the import, Triton's interpreter runs the kernels on a CPU. The
 results are exact, but the interpreter is slow. Importing this module imports triton.
@@ -44,7 +44,7 @@ cdiv: Any = triton.cdiv  # Any, because the declared type of cdiv includes const
 # one warp. The numbers of 16 images do not fit into the registers of the warp. Nevertheless 16
 # images at a time are faster than 4, because the weights are read a quarter as often.
 PROGRAMS = 1024  # approximate number of programs to launch
-REGISTERS, COLUMN_REGISTERS = 255, 168  # most per thread, in iterate_ and differentiate_kernel
+REGISTERS, COLUMN_REGISTERS = 255, 168  # limits per thread: iterate_kernel, differentiate_kernel
 TILE_BYTES = 16384  # bytes per warp, for each of votes, parents and sums
 WEIGHT_BYTES = 8192  # bytes per warp of `differentiate_kernel`, for each of weights and gradient
 MOST_WEIGHT_BYTES = 32768  # most bytes per program of `differentiate_kernel`
@@ -154,7 +154,7 @@ def _differentiate_routing(
     for t in range(last, first - 1, -1):
         squashed = sums_TBJD[t], by_pose_sum_BJD, by_sums_TBJD[t]
         differentiate_sums(part_XBJD, before_BJD, length_BJ, *squashed)
-        # Each v but the last adds to all later logits; no logits follow the last v.
+        # Each v except the last contributes to all later logits. No logits follow the last v.
         before_BJD, length_BJ = None if t == last else by_pose_sum_BJD, None
         if with_prior or (ctx.is_full and t > 0):
             coupling_BIJ = coupling_TBIJ[t - 1] if t > 0 else kernels.repeat(coupling_IJ)
@@ -225,7 +225,7 @@ class Kernels:
         WITH_NONE: bool = False,
         BACKWARD: bool = False,
     ) -> Tensor:
-        """Compute the weighted sums of one iteration, and write the weights (coefficients).
+        """Compute the sums of the votes times their coefficients, and write the coefficients.
 
         Args:
             prior_IJ: Logits before the first iteration. Only the forward pass reads them.

@@ -50,7 +50,9 @@ SMALLEST_MASS = 1e-7  # added to every mass, so that no mass is 0
 
 @dataclass(frozen=True)
 class EMProcedure:
-    """The options of the EM procedure.
+    """The options of EM routing.
+
+    The symbols, such as m_j, are those of the formulas at the top of this module.
 
     Attributes:
         inverse_temperature: lambda, the limit of lambda_t after infinitely many iterations.
@@ -63,9 +65,9 @@ class EMProcedure:
             "types": a child is divided equally among the types at each position.
         mass_norm: Factor of the sum in cost_j. "sum": m_j. "ratio": m_j divided by its value if all
             children are active and have their first assignment.
-        activation: How a_j is computed. "cost": from cost_j, as in the formula above. "mixing": as
-            the mixing proportion, which is m_j divided by the sum of the activations of the
-            children below the position.
+        activation: How a_j is computed. "cost": a_j = sigmoid(logit_j). "mixing": a_j is the mixing
+            proportion, which is m_j divided by the sum of the activations of the children below
+            the position.
     """
 
     inverse_temperature: float = 0.01
@@ -188,7 +190,7 @@ class EMRouting(RoutingLayer):
         beta_a: Initial value of beta_a.
         beta_a_unit: Number by which the learned parameter is multiplied to get beta_a.
         classes: Values for the layer of class capsules, because a class capsule has many more
-            children than other parents. `beta_u` and `beta_a` replace the arguments above.
+            children than other parents. `beta_u` and `beta_a` replace the arguments of these names.
             `temperature_scale` is a factor of lambda.
         sizes: Sizes of the layer.
         **options: Fields of `EMProcedure`.

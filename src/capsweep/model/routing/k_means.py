@@ -11,7 +11,7 @@ from the GitHub repository leftthomas/CapsuleLayer.
     v_j = squash(o_j)                         once, at the end
 
 Let m_j = o_j / |o_j|. An iteration first chooses the couplings c_ij and then the directions m_j.
-Each choice minimises the same function, so its value never increases:
+Both choices minimise the same function, so the value of this function never increases:
 
     sum_ij c_ij ln c_ij - sum_ij c_ij u_hat_ij . m_j         with |m_j| = 1
 

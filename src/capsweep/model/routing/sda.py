@@ -14,7 +14,7 @@ With the option `clip`, a vote longer than the pose of its child is shortened to
 
 A vote and a parent agree if their distance is small. Suppose that the distance of a vote to one
 parent is half the mean distance d, and its distance to all other parents is d. The logits are
-scaled so that the coupling with the one parent is then 0.9. The couplings are therefore nearly
+scaled so that the coupling with the near parent is then 0.9. The couplings are therefore nearly
 one-hot by construction, as in a parse tree. The authors' code takes the mean distance over the
 whole batch, so the result of an image depends on the other images. Here the mean is over all votes
 of an image.
@@ -39,7 +39,7 @@ from capsweep.model.votes import LocalVotes
 
 
 class MeasuredVotes(FormedVotes):
-    """Formed votes with methods that clip them and measure their distances to parent poses."""
+    """Formed votes with methods that clip votes and measure their distances to parent poses."""
 
     def clip_votes(self) -> None:
         """Shorten each vote that is longer than its child's pose to the length of that pose."""
@@ -53,12 +53,12 @@ class MeasuredVotes(FormedVotes):
 
 
 class MeasuredProducts(VoteProducts):
-    """The fast form of `MeasuredVotes`, which clips products with votes instead of the votes.
+    """The fast form of `MeasuredVotes`. It clips products with votes instead of the votes.
 
     The squared distance of a vote u and a pose v is computed as |u|^2 - 2 u . v + |v|^2. Its
     rounding error is relative to the larger of |u|^2 and |v|^2. The errors of the gradients were
     measured in single precision, with 16 numbers per vote, for votes that differ by 0.01 of their
-    length. They are at most 3e-4; those of the reference are at most 1e-5.
+    length. The errors are at most 3e-4, and with the reference at most 1e-5.
     """
 
     clip_BMJL: Tensor | float = 1.0

@@ -42,8 +42,8 @@ def reference(
         votes: Votes of the children, with activations.
         gate_LJP: Weights of the gates, w.
         gate_bias_LJ: Biases of the gates, b.
-        with_trace: Whether to return a trace. It has one iteration, which besides "coupling" and
-            "pose" has "activation" [B, M, J].
+        with_trace: Whether to return a trace with a single iteration. Besides "coupling" and
+            "pose", the iteration has "activation" [B, M, J].
 
     Returns:
         The poses and activations of the M J parents, and the logits of the activations. If there

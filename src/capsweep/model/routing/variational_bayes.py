@@ -103,10 +103,10 @@ class Posterior(NamedTuple):
 
     Attributes:
         mean: Mean m, [B, M, J, D].
-        psi: Diagonal of the inverse scale matrix, [B, M, J, D].
-        nu: Degrees of freedom, [B, M, J].
+        psi: Diagonal of the inverse scale matrix of the Wishart distribution, [B, M, J, D].
+        nu: Degrees of freedom of the Wishart distribution, [B, M, J].
         log_pi: Expected logarithm of the mixing proportion, ln pi, [B, M, J].
-        prior: The part of the routing logits that does not depend on the votes, [B, M, J].
+        prior: The routing logits without the term of the squared distances, [B, M, J].
         entropy: H / D, the entropy of the Gaussian per dimension, [B, M, J].
     """
 

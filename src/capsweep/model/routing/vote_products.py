@@ -109,7 +109,7 @@ class FormedVotes:
 
 
 def _make_zeros(sample_BMJL: Tensor) -> Tensor:
-    """Make zeros [B, M, J, L] whose axis J is contiguous in memory."""
+    """Make zeros [B, M, J, L] with the axis J contiguous in memory."""
     return torch.zeros_like(sample_BMJL.mT, memory_format=torch.contiguous_format).mT
 
 
@@ -155,8 +155,8 @@ class VoteProducts(FormedVotes):
     def _record(self, product: Tensor, left_EX: Tensor, right_EL: Tensor) -> None:
         """Record a product for the backward pass.
 
-        Each product adds an outer product of two factors to the gradient of U. One factor is the
-        gradient of `product`. It is not known yet, so `product` itself is passed as this factor.
+        In the backward pass, the gradient of U is a sum of outer products of two factors each. One
+        factor is the gradient of `product`; until it is known, `product` is stored in its place.
         """
         if torch.is_grad_enabled():
             # U is a constant here. If the other factor is constant too, the product becomes a leaf.
@@ -192,9 +192,9 @@ class VoteProducts(FormedVotes):
 
 
 class VoteMoments(VoteProducts):
-    """The moments [U, U^2] of the votes of some images, with a record of the products computed.
+    """The moments of the votes of some images, with a record of all products with the moments.
 
-    U is a vote minus the plain mean of the votes over the children.
+    The moments are [U, U^2]. U is a vote minus the plain mean of the votes over the children.
 
     Args:
         votes_BMJDL: Votes with the children as the last axis.
@@ -332,7 +332,7 @@ def apply_to_votes(
         kind: Class that records the products.
         body: Function that computes tensors from an instance of `kind` and the leaves.
         votes_BMJDL: Votes with the children as the last axis.
-        *leaves: Other tensors that need a gradient.
+        *leaves: Other tensors that `body` reads. They may need a gradient.
 
     Returns:
         The tensors that `body` returns.

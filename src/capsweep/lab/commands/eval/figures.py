@@ -81,7 +81,7 @@ def run(parsed: argparse.Namespace) -> None:
 
 
 def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Namespace) -> None:
-    """Draw a figure of a finished cell; print the paths of its files, and its captions.
+    """Draw a figure of a finished cell; print the paths of the figure's files, and the captions.
 
     Raises:
         NotApplicableError: The cell cannot have this figure, for example because its network has no

@@ -63,7 +63,7 @@ class CapsNet(nn.Module):
 
     Raises:
         ValueError: If a kernel does not fit into the image; the message names the configuration
-            key. Also if the routing does not support `primary.divided`, `head` or linear votes.
+            key. Also if the routing cannot be used with `primary.divided`, `head` or linear votes.
     """
 
     def __init__(
@@ -322,7 +322,8 @@ class InitialWeights:
     def draw_decoder(self, decoder: nn.Module) -> None:
         """Draw the weights of the decoder's linear layers in place, and set their biases.
 
-        The scheme "variance" keeps torch's initial weights.
+        The scheme "variance" keeps torch's initial weights. If `bias` is None, torch's initial
+        biases are kept.
         """
         for layer in decoder.modules():
             if isinstance(layer, nn.Linear):

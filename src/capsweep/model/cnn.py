@@ -22,8 +22,8 @@ class ConvNet(nn.Module):
         conv: Sizes of the convolutions.
             `channels`: list of the numbers of output channels.
             `kernel`: one size for all convolutions, or a list of sizes.
-            `pool`: list of the pooling sizes after each convolution; 1 means no pooling. If `pool`
-            is absent or None, the size is 2 after each convolution except the last, and 1 there.
+            `pool`: list with the pooling size after each convolution; 1 means no pooling. If `pool`
+            is absent or None, the size is 1 after the last convolution and 2 after all others.
         hidden: Number of units of the hidden fully connected layer, or a list of such numbers for
             several hidden layers.
         dropout: Probability of dropout before the last layer.

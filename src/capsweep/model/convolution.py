@@ -23,7 +23,7 @@ MULTIPLIES_BFLOAT16 = any(
 
 
 class Convolution(nn.Conv2d):
-    """A convolution with "valid" or "same" padding as TensorFlow defines it, for any stride.
+    """A convolution with TensorFlow's "valid" or "same" padding, for any stride.
 
     "valid" means no padding. "same" gives ceil(size / stride) positions along each axis, with zeros
     around the image. If the number of zeros along an axis is odd, the additional zero is below or
@@ -46,7 +46,7 @@ class Convolution(nn.Conv2d):
             one matrix product (called "gathered") if each output depends on few inputs.
             "transformed": on a CPU with the convolution of `large_kernels` if it can be used, else
             like "auto".
-        methods: Names of the methods that have computed batches so far.
+        methods: Names of the methods that have been used so far.
     """
 
     def __init__(

@@ -201,8 +201,8 @@ class MatrixCapsNet(nn.Module):
 
     Raises:
         ValueError: If the lists of `capsules` have unequal lengths, or if a kernel does not fit;
-            the message names the configuration key. Also if the routing does not support `head` or
-            pose-matrix votes.
+            the message names the configuration key. Also if the routing cannot be used with `head`
+            or pose-matrix votes.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class Operand:
         transform: Transform of a tile.
         size: Number of positions of a tile along an axis, p.
         step: Number of positions from the start of a tile to the start of the next, along an axis.
-        stride: Number of pixels of a position along an axis. Each pixel is in another phase.
+        stride: Number of pixels of a position along an axis. Each belongs to another phase.
         padding: Numbers of zeros to add left, right, above and below. Negative: pixels to cut off.
     """
 
@@ -69,7 +69,7 @@ class Operand:
         return array_BHWC.new_empty(tiles, pairs, 2 * self.size, shape[5:].numel())
 
     def add_transposed_rows(self, rows: Tensor, array_BHWC: Tensor, block: Block) -> None:
-        """Apply the transposed first step to transformed rows; add the result to one block.
+        """Apply the transposed first step to rows; add the result to a block of `array_BHWC`.
 
         The rows are [T, n / 2, 2 p, C]. A pixel in several tiles gets the sum over these tiles.
         """
@@ -279,7 +279,8 @@ def make_form(
     Args:
         tiling: Tiling of the outputs.
         size: Height and width of the images.
-        before: Number of rows of zeros above, and of columns of zeros left of the images.
+        before: Number of rows of zeros above the images, and number of columns of zeros left of the
+            images.
         places: Number of rows and number of columns of the outputs.
         dtype: Type of the transforms.
     """
@@ -336,7 +337,7 @@ class TransformedConvolution(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute the gradients of image, weights and bias. A gradient not needed is None."""
+        """Compute the gradients with respect to image, weights and bias; None if not needed."""
         return *_differentiate(ctx, _put_channels_last(grad_outputs[0])), None, None
 
 
@@ -374,15 +375,15 @@ def convolve(
     before: tuple[int, int],
     places: tuple[int, int],
 ) -> Tensor:
-    """Convolve images by the bilinear form of a tiling.
+    """Convolve images with the bilinear form that belongs to a tiling.
 
     Args:
         image_BCHW: Images.
         weight_OCKK: Weights.
         bias_O: Bias.
         tiling: Tiling of the outputs.
-        before: Number of rows of zeros above, and of columns of zeros left of the images. Below and
-            to the right, as many zeros are added as needed.
+        before: Number of rows of zeros above the images, and number of columns of zeros left of the
+            images. Below and to the right, as many zeros are added as needed.
         places: Number of rows and number of columns of the outputs.
 
     Returns:

@@ -149,8 +149,8 @@ def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str
         fields: The finished cells, by the name of their table field.
 
     Returns:
-        A text for each of the three that differs, under a key such as "torch differs". The text
-        says which cells have which value.
+        A text for each of hardware, torch and code that differs, under a key such as "torch
+        differs". The text says which cells have which value.
     """
     cells = {
         (name, cell.point.seed): describe_circumstances(cell.provenance, cell.result)

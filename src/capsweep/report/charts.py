@@ -110,7 +110,8 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
     not imported.
 
     Args:
-        draw: A function that returns the figure. Its name is part of the key in the cache.
+        draw: A function that returns the figure. The function's name is part of the key in the
+            cache.
         *numbers: The arguments of `draw`: plain data or dataclasses.
     """
 
@@ -170,7 +171,10 @@ def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
 
 
 def draw_panels(metric: str, keys: str, names: Sequence[str], panels: Sequence[Panel]) -> "Figure":
-    """Draw a panel for each column of a table: each row is a dot at its mean, with its interval."""
+    """Draw a panel for each column of a table: each row is a dot at its mean, with its interval.
+
+    The text `keys` is above the panels; `names` are the names of the rows.
+    """
     from matplotlib.figure import Figure
 
     measure = metric_format.measure_of(metric)

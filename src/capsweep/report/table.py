@@ -38,7 +38,8 @@ class CellGroup:
         metric: The name of the metric that the table shows.
         difference: The difference to the field of the baseline in the same column, over common
             seeds. None for the baseline itself, or if there is no such field or no common seed.
-        p: The p value of `difference` by the paired t test, adjusted over rows by Holm's method.
+        p: The p value of the paired t test of `difference`, adjusted over the rows by Holm's
+            method. None if there is no test.
         is_best: Whether the field has the best mean of its column; false if all means are equal.
     """
 
@@ -110,7 +111,7 @@ class TableRow:
 class ResultTable:
     """The results of a sweep as a table."""
 
-    sweep: Sweep  # the question, with the keys of rows and columns, and the metric
+    sweep: Sweep  # gives the question, the metric, and the keys of rows and columns
     columns: tuple[tuple[Any, ...], ...]  # coordinates of each column
     rows: tuple[TableRow, ...]  # in the order of the sweep file
     baseline: int | None  # index of the baseline's row; None if the baseline is absent
@@ -121,7 +122,10 @@ class ResultTable:
 
     @property
     def is_matched(self) -> bool:
-        """Whether an arm trains to the baseline's accuracy. The table then shows accuracies."""
+        """Whether an arm trains until it reaches the baseline's accuracy.
+
+        The table then also shows accuracies.
+        """
         return any(arm.matched for arm in self.sweep.arms)
 
     @property

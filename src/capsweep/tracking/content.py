@@ -176,7 +176,8 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
 def summarise_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values for W&B's summary of a finished run.
 
-    They are metrics, speed, GPU hours, number of parameters, and quantiles of first activations.
+    The values are the metrics, the speed, the GPU hours, the number of parameters, and the
+    quantiles of the activations in the first training step.
     """
     names = {key: key for key in ("images_per_second", "gpu_hours")} | {"parameters": "params"}
     return {
@@ -214,7 +215,7 @@ def locate_mark(storage: Path, signature: str) -> Path:
 
 
 def write_mark(storage: Path, content: RunContent, server: str) -> None:
-    """Write the mark of a cell: it says that the W&B server `server` has exactly this content."""
+    """Write a cell's mark, which says that the W&B server `server` has exactly this content."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mark = {"digest": content.digest, "server": server, "synced": now}
     write_json(locate_mark(storage, content.signature), mark)

@@ -56,8 +56,9 @@ class TrackingError(Exception):
 class WandbProcess:
     """A separate process that imports W&B, so that the training process does not import W&B.
 
-    The process has its own session, so that Ctrl-C in a terminal does not reach it. It also has its
-    own folder for W&B's temporary files and sockets. The folder is removed when the process ends.
+    The process has its own session, so that Ctrl-C in a terminal does not reach the process. The
+    process also has its own folder for W&B's temporary files and sockets. This folder is removed
+    when the process ends.
 
     Args:
         handler: The function that carries out requests, as `module:name`.
@@ -185,7 +186,8 @@ class Tracker:
     Args:
         cell: The cell.
         storage: The folder for W&B's files.
-        provenance: The cell's provenance, whose section `tracking` names project, mode and labels.
+        provenance: The provenance of the cell. Its section `tracking` names the project, the mode
+            and the labels of the run.
 
     Attributes:
         fault: Why the tracking of the cell failed; None: it has not failed.
@@ -224,7 +226,7 @@ class Tracker:
             )
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Send the row of an epoch or of a step, without waiting."""
+        """Send a row of metrics.jsonl or steps.jsonl to W&B's process, without waiting."""
         if self._child is not None:
             with self._guard_training():
                 self._child.send("log", row=dict(row))
@@ -265,10 +267,10 @@ class Tracker:
             self._child = None
 
     def mark_synced(self, ledger: Ledger, storage: Path, signature: str) -> None:
-        """Write the mark of a finished cell if a server has the whole run.
+        """Write the mark of a cell if a server has the whole run of the cell.
 
-        If the mark cannot be written, no error is raised, because the next sync uploads a cell
-        without a mark again, into the same run.
+        The mark tells the next sync that this cell need not be uploaded. If the mark cannot be
+        written, no error is raised. The next sync then uploads the cell again, into the same run.
         """
         if self.server is None:
             return

@@ -62,8 +62,8 @@ def find_unsynced(
 ) -> SyncResult:
     """Find the cells that the W&B server lacks.
 
-    Only the marks of the cells are read; the server is not asked. Cells that were not tracked with
-    W&B are left out.
+    The mark of each cell is compared with the content of the cell in the ledger. The server is not
+    asked. Cells that were not tracked with W&B are left out.
 
     Args:
         ledger: The ledger that has the cells.

@@ -188,7 +188,7 @@ def log_files(
 
 
 def read_digests(summary: Any) -> dict[str, str]:
-    """Read the digests of matrix and pictures from a run's summary, by their names at W&B."""
+    """Read the digests of the matrix and the pictures from the summary of a run."""
     digests = summary.get(DIGESTS)
     return {} if digests is None else {key: digests[key] for key in list(digests.keys())}
 
@@ -196,8 +196,8 @@ def read_digests(summary: Any) -> dict[str, str]:
 def use_storage(storage: str) -> None:
     """Put W&B's folders below the storage, and switch off W&B's error reports.
 
-    W&B's default is the home folder, which may be full or read-only. Variables that are already set
-    keep their values. Call this function before the first run.
+    W&B's default is the home folder, which may be full or read-only. Environment variables that are
+    already set keep their values. Call this function before the first run.
 
     Raises:
         OSError: If the storage cannot be written. Without this check, W&B would silently use a
@@ -212,12 +212,14 @@ def use_storage(storage: str) -> None:
 
 
 def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out a request of a sync: `start`, `check` the login, or `upload` a cell.
+    """Carry out a request of a sync.
 
-    `start` only makes the process import this module and W&B.
+    - "start": only make the process import this module and W&B.
+    - "check": check the login.
+    - "upload": send a cell, and write the mark of the cell.
 
     Raises:
-        TrackingError: If the login is unknown or the server does not show all of a cell.
+        TrackingError: If the server does not know the login, or does not show all of a cell.
         DamageError: If a file of the cell is damaged.
     """
     os.environ["WANDB_MODE"] = "online"
@@ -233,7 +235,7 @@ def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upload_cell(content: RunContent, ledger: Ledger, seconds: int) -> None:
-    """Send a cell's whole content to the configured server, and check that the server has it.
+    """Send the whole content of a cell to the configured server, and check that it has arrived.
 
     The caller must kill this process after some time: `seconds` limits some waits of W&B's client,
     but the client has no total time limit. Exceptions of W&B are passed on.

@@ -17,8 +17,8 @@ Row = dict[str, Any]  # a row of metrics.jsonl (one epoch) or of steps.jsonl (se
 class StopFlag:
     """A flag that the first SIGTERM sets; a second SIGTERM ends the process.
 
-    Slurm, for example, sends SIGTERM before it ends a job. The flag is never cleared, so that it is
-    also set for all later cells of the process.
+    Slurm, for example, sends SIGTERM before it ends a job. The flag is never cleared. It therefore
+    ends all later cells of the process too.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class StopFlag:
             _set_handler(before)
 
     def install_handler(self) -> None:
-        """Replace the handler of SIGTERM, such as Lightning's, with one that sets the flag.
+        """Replace the handler of SIGTERM, such as Lightning's, with a handler that sets the flag.
 
         If the flag is set already, the handler is not replaced. Outside the main thread, this
         method does nothing, because Python can set signal handlers only in the main thread.

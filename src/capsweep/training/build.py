@@ -121,7 +121,7 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 def check_targets(config: Mapping[str, Any]) -> None:
     """Raise ConfigError unless every `_target_` of a configuration may be called.
 
-    The prefixes of all targets are checked before the first target is imported.
+    The prefixes of all targets are checked before any target is imported.
     """
     current = with_current_targets(config)
     code_identity.check_targets(current)
@@ -156,9 +156,10 @@ def build_reader(config: Mapping[str, Any]) -> Reader:
 
 
 def build_source(config: Mapping[str, Any]) -> Reader:
-    """Build the reader of a data set's examples, which reads official files or shards.
+    """Build the reader of a data set's examples.
 
-    Shards are read if the configuration has the key `dataset.shards`.
+    If the configuration has the key `dataset.shards`, the reader reads shards. Otherwise the reader
+    reads the official files.
     """
     dataset = config["dataset"]
     if "shards" not in dataset:
@@ -188,6 +189,11 @@ def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) ->
         config: The configuration of a cell.
         folder: The folder of this node's data files (`places.data`).
         device: The device that trains the cell.
+
+    Raises:
+        DataError: If the data set cannot be read or verified.
+        StoreError: If the object store does not answer.
+        ConfigError: If the settings of the data set contradict each other or the images.
     """
     dataset = config["dataset"]
     return prepare_splits(
@@ -247,10 +253,9 @@ def group_parameters(network: nn.Module, decayed: str) -> list[dict[str, Any]]:
     Args:
         network: The network.
         decayed: "all": weight decay acts on every parameter. "weights": weight decay acts on all
-            parameters except two kinds. The first kind is biases. The second kind is parameters
-            with fewer than two dimensions; some routings, for example, have a parameter with one
-            value per parent. The authors of "Matrix capsules with EM routing" exclude both kinds
-            too.
+            parameters except biases and parameters with fewer than two dimensions. Some routings,
+            for example, have a parameter with one value per parent. The authors of "Matrix capsules
+            with EM routing" also exclude biases and parameters with one value per parent.
     """
     if decayed == "all":
         return [{"params": list(network.parameters())}]

@@ -42,17 +42,17 @@ class EpochRecorder(Checkpoint):
 
     At the end of an epoch, a checkpoint is written if the last checkpoint is older than
     `trainer.checkpoint_interval` seconds. A checkpoint contains the rows of all epochs so far, and
-    the provenance of the runs that trained these epochs. A resumed run therefore continues both
-    files and repeats no row. If a hook or SIGTERM ends the run early, the callback writes a
-    checkpoint and raises LeftEarlyError. After the last epoch, hooks and SIGTERM do not end the
-    run, and the test follows.
+    the provenance of the runs that trained these epochs. A resumed run therefore continues
+    metrics.jsonl and steps.jsonl, and repeats no row. If a hook or SIGTERM ends the run early, the
+    callback writes a checkpoint and raises LeftEarlyError. After the last epoch, hooks and SIGTERM
+    do not end the run, and the test follows.
 
     Training ends after the first epoch whose validation accuracy reaches `stop_accuracy`, so that
     networks are compared at equal accuracy. In section 5.2 of "Dynamic Routing Between Capsules",
     a CapsNet and a convolutional network are compared on affNIST after both have reached 99.2 % on
     expanded MNIST. We measure the accuracy on training images that are held out, and not on test
     images. A few data sets, such as the viewpoints of smallNORB, do use test images for validation.
-    So does section 5.1 of "Matrix capsules with EM routing", as a footnote there says.
+    Section 5.1 of "Matrix capsules with EM routing" does the same, as a footnote there says.
 
     Args:
         task: The task that is trained.
@@ -204,7 +204,7 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
 def check_resumable(
     directory: CellDirectory, provenance: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
-    """Read the checkpoint of an earlier run, or remove the checkpoint if this run cannot use it.
+    """Read the checkpoint of an earlier run; remove a checkpoint that this run cannot use.
 
     Args:
         directory: The folder of the cell.
@@ -212,11 +212,14 @@ def check_resumable(
 
     Returns:
         Three values: further keys for the provenance, rows of metrics.jsonl, and rows of
-        steps.jsonl. If there is no checkpoint, all three are empty. If the checkpoint is used, the
-        key is `earlier`. Its value lists the circumstances of earlier runs: code, versions,
-        hardware and implementations. Runs in the circumstances of this run are left out. If the
-        checkpoint was removed, there are no rows and the key is `begun_anew`. Its value says why
-        the checkpoint was removed.
+        steps.jsonl.
+
+        - If there is no checkpoint, all three values are empty.
+        - If the checkpoint can be used, the provenance gets the key `earlier`: a list of the code,
+          versions, hardware and implementations of earlier runs. A run with the same code,
+          versions, hardware and implementations as this run is left out.
+        - If the checkpoint was removed, the provenance gets the key `begun_anew`, which says why.
+          There are no rows.
 
     Raises:
         OSError: If the checkpoint cannot be read or removed.

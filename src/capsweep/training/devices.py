@@ -41,7 +41,7 @@ def prepare_device(config: Mapping[str, Any]) -> None:
 
     Raises:
         ConfigError: If the device cannot compute with TF32 and `precision` is "tf32", or if the
-            cell needs a GPU and this process sees none.
+            cell needs a GPU and this process sees no GPU.
     """
     is_rounded = config["precision"] == "tf32"
     device = choose_device(config)

@@ -63,7 +63,8 @@ def train_and_test(
     Raises:
         ConfigError: If this node has no device for the cell, or if the network, loss or optimiser
             cannot be built with the settings of the cell.
-        DataError: If the data cannot be used, or if they changed after resume.ckpt was written.
+        DataError: If the data cannot be read or verified, or if the data changed after resume.ckpt
+            was written.
         NonFiniteLossError: If a loss or a metric is not finite.
         LeftEarlyError: If a hook or SIGTERM ended the run early.
         AccuracyNotReachedError: If `stop_accuracy` was not reached.
@@ -181,7 +182,7 @@ class FirstActivations(Callback):
 
 
 def find_activations(module: nn.Module, output: Any) -> Tensor | None:
-    """Return the activations of a layer's capsules, taken from the output of the layer.
+    """Compute the activations of a layer's capsules from the output of the layer.
 
     Args:
         module: The layer, or another module of the network.

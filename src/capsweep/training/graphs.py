@@ -1,12 +1,13 @@
 """Training steps that a GPU replays as CUDA graphs.
 
-With a graph, Python starts a whole training step with one call. In an eager step, Python starts
-each of the hundreds of kernels. The first batch of each shape is trained eagerly, so that libraries
-and the optimiser create their state. Before the second batch of a shape, the step is captured on
-static tensors. The graph includes the forward pass, the backward pass, the clipping of gradients,
-the optimiser and the metrics. From then on, each batch is copied into the static tensors, and the
-graph is replayed. All values that change from step to step are tensors on the device: the batch,
-the learning rates, and the margin of the loss if the margin grows during training.
+In an eager step, Python starts hundreds of GPU kernels one by one. With a CUDA graph, Python starts
+the whole training step with one call. The first batch of each shape is trained eagerly, so that
+libraries and the optimiser create their state. Before the second batch of a shape, the step is
+captured on static tensors. The graph includes the forward pass, the backward pass, the clipping of
+gradients, the optimiser and the metrics. From then on, each batch is copied into the static
+tensors, and the graph is replayed. All values that change from step to step are tensors on the
+device: the batch, the learning rates, and the margin of the loss if the margin grows during
+training.
 
 The first replays are compared with eager steps, which train copies of the network and optimiser. If
 a replay differs from the eager step, the network and optimiser get the values of the copies, and
@@ -139,7 +140,7 @@ def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[No
 class GraphCapture:
     """A callable that captures CUDA graphs.
 
-    All graphs of one object share memory for intermediate results.
+    All graphs of one `GraphCapture` share memory for intermediate results.
 
     Args:
         device: The GPU.
@@ -322,8 +323,9 @@ def find_difference(
 ) -> str | None:
     """Compare a captured step with an eager step, and describe the first large difference.
 
-    Losses, gradients and changes of the parameters are compared. A difference is large if its norm
-    exceeds TOLERANCE or UPDATE_TOLERANCE, so that rounding cannot explain the difference.
+    The losses, the gradients and the changes of the parameters are compared. A difference is large
+    if its norm, relative to the norm in the eager step, exceeds TOLERANCE (for losses and
+    gradients) or UPDATE_TOLERANCE (for changes). Rounding cannot explain a large difference.
 
     Args:
         eager: The eager step of a copy of the network, after the copy was trained on a batch.
@@ -378,7 +380,7 @@ def _first_line(error: BaseException) -> str:
     """Return the first line of the message that says why a step failed.
 
     If a step fails during its capture, torch raises a second error at the end of the capture. The
-    first error is the context of the second error, and its message is returned.
+    first error is the context of the second error. The message of the first error is used.
     """
     cause = error.__context__ or error
     return (str(cause).splitlines() or [type(cause).__name__])[0]

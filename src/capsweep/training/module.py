@@ -40,7 +40,7 @@ IGNORED_WARNINGS = (
 
 
 class CapsuleTask(LightningModule):
-    """A network with its objective and its optimiser, in the form that Lightning trains and tests.
+    """A network with its objective and its optimiser, as a module that Lightning can train.
 
     Random numbers inside an epoch, for example for dropout, depend only on the cell's seed and the
     epoch. So a checkpoint need not contain the state of the random generator.
@@ -127,7 +127,7 @@ class CapsuleTask(LightningModule):
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int
     ) -> Batch:
-        """Return the batch unchanged, because it was made on the device."""
+        """Return the batch unchanged, because the batch was made on the device."""
         return batch
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -253,10 +253,10 @@ def decay_continuously(
     Args:
         step: The index of the optimiser step, from 0.
         lr: The initial learning rate. The factor multiplies this learning rate.
-        rate: The decay of the learning rate in every `steps` steps.
-        steps: The number of steps in which the learning rate is multiplied by `rate`.
+        rate: The base of the decay.
+        steps: The number of steps in which the decay multiplies the learning rate by `rate`.
         floor: The smallest learning rate after the ramp.
-        warmup: The number of steps of the ramp.
+        warmup: The number of steps of the ramp; 0: no ramp.
     """
     risen = min(1.0, (step + 1) / warmup) if warmup else 1.0
     return risen * max(rate ** (step / steps), floor / lr)

@@ -70,7 +70,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
 
 @cache
 def list_versions() -> dict[str, str | None]:
-    """Return the versions of Python and of the main packages; None: not installed."""
+    """Return the versions of Python and of the main packages; None: a package is not installed."""
     return {"python": platform.python_version(), **{n: find_version(n) for n in PACKAGES.split()}}
 
 

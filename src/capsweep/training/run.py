@@ -38,14 +38,15 @@ class Job:
         cpu: The number of processor cores that the scheduler reserves for the job.
         gpu: The number of GPUs that the scheduler reserves for the job. A number below 1 is a share
             of one GPU.
-        dead_claim: `Claim.last_sign` of a claim on the cell whose owner is known to have ended.
-            This claim may be taken over. Empty: there is no such claim.
+        dead_claim: `Claim.last_sign` of an earlier claim on the cell, if the process that owns the
+            claim is known to have ended. This claim may be taken over. Empty: there is no such
+            claim.
         is_calibration: Whether to train only a few steps, and to store only their time and memory.
         result_extras: Further keys and values for the result.
         code: The hash of the code that computes the cell's results, as the driver computed it;
             None: the job runs in the driver itself.
         leave_at: A Unix time in seconds. The run ends after the epoch that is running at this time,
-            and its checkpoint is kept; None: there is no such limit.
+            and a checkpoint is kept; None: there is no such limit.
     """
 
     cell: Cell
@@ -95,8 +96,8 @@ class Outcome:
 def run_job(job: Job, hooks: RunHooks) -> Outcome:
     """Run a job and return how it ended.
 
-    A failure of the cell is stored in the ledger and returned. It is not raised, so that the other
-    cells continue.
+    A failure of the cell is stored in the ledger and returned. No exception is raised, so that the
+    other cells continue.
     """
     try:
         return Outcome(run(job, hooks))
@@ -125,7 +126,8 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
 
     Args:
         job: The job.
-        hooks: Hooks with which the caller follows the epochs and ends the run early; None: none.
+        hooks: Hooks with which the caller follows the epochs and ends the run early. None:
+            there are no hooks.
 
     Returns:
         The result of the cell; for a calibration, the measurement.
@@ -209,7 +211,7 @@ def _train_cell(
 
 
 def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
-    """Return the result of a cell from the ledger, or None if the cell must be run.
+    """Return the stored result of a cell, or None if the cell must be run.
 
     A cell must be run if it has no valid result, or if the key `rerun` requires a new result.
     """
@@ -222,11 +224,11 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
 
 @contextmanager
 def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[None]:
-    """If the `with` block fails, write the failure to error.txt and raise the exception again.
+    """Write a failure of the `with` block to error.txt, and raise the exception again.
 
     Raises:
         KeyboardInterrupt: Instead of SystemExit, which Lightning raises after Ctrl-C.
-        LeftEarlyError: Instead of any other failure after SIGTERM. Nothing is written.
+        LeftEarlyError: If the block fails after SIGTERM. Then error.txt is not written.
     """
     try:
         yield

@@ -73,8 +73,8 @@ def measure_size(config: Mapping[str, Any]) -> Size:
     disk. A later call with the same configuration does not import torch.
 
     Raises:
-        ConfigError: If a `_target_` may not be called, sizes do not fit together, or
-            `trainer.fused_optimizer` is set and the optimiser has no fused form.
+        ConfigError: If a `_target_` may not be called, if sizes do not fit together, or if
+            `trainer.fused_optimizer` is true and the optimiser has no fused form.
     """
 
     def measure() -> dict[str, int]:
@@ -91,8 +91,8 @@ def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
     passes through the network on the meta device, where torch computes only shapes.
 
     Raises:
-        ConfigError: If a `_target_` may not be called, sizes do not fit together, or
-            `trainer.fused_optimizer` is set and the optimiser has no fused form. The message names
+        ConfigError: If a `_target_` may not be called, if sizes do not fit together, or if
+            `trainer.fused_optimizer` is true and the optimiser has no fused form. The message names
             the key.
     """
     network, flops, shapes = _profile_forward(config)
@@ -172,8 +172,8 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
 
     The cell's network is trained on the cell's data, first for WARM_UP untimed steps, then for
     `steps` timed steps. On a GPU, more steps are timed until all timed steps together took BUSY
-    seconds. No file is written. At the end, the random state and the number of threads are
-    restored, and memory is freed.
+    seconds. Then a test batch is evaluated and timed. No file is written. At the end, the random
+    state and the number of threads are restored, and memory is freed.
 
     Args:
         cell: The cell.
@@ -235,7 +235,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
 
 
 def _time_training(task: "CapsuleTask", loader: "BatchLoader", steps: int) -> list[float]:
-    """Train, and return the seconds of each step after the warm-up.
+    """Train some steps, and return the seconds of each step after the warm-up.
 
     The seconds include the work on the device.
     """

@@ -24,7 +24,7 @@ SMALLEST_INTENSITY = 0.5 / 255
 
 
 class Losses(NamedTuple):
-    """The losses of one batch, with its scores and reconstructions.
+    """The losses, the scores and the reconstructions of one batch.
 
     Attributes:
         total: The loss that is minimised, a scalar.
@@ -82,7 +82,7 @@ class Objective:
             network: The network.
             batch: The batch.
             margin: The margin of the loss at this step, as returned by `margin_at` or as a scalar
-                tensor. None: a margin that grows has its value at the end of training.
+                tensor. None: if the margin grows during training, the final margin is used.
 
         Raises:
             DataError: If there is a reconstruction loss, and images show several classes, but the
@@ -137,8 +137,8 @@ class TrainingStep:
         objective: Computes the loss of a batch.
         optimizer: The optimiser of the network's parameters.
         make_optimizer: Makes an optimiser of the same kind for a copy of the network.
-        clip_norm: If the norm of all gradients together is larger, they are scaled down to this
-            norm. None: gradients are not clipped.
+        clip_norm: The largest allowed norm of all gradients together. If the norm is larger, the
+            gradients are scaled down. None: gradients are not clipped.
         precision: The key `precision` of the configuration: "32", "tf32" or "bf16-mixed".
     """
 
@@ -239,9 +239,9 @@ class SplitMetrics:
     - reconstruction: the reconstruction loss before it is multiplied by its weight.
     - at_least_one: the fraction of images for which at least one of the L classes with the highest
       scores is in the image. This metric exists only if images show several classes.
-    - segmentation: the mean of `measure_overlap` over the true digits; 0 for each digit whose class
-      is not among the L classes with the highest scores. This metric exists only if images show
-      several classes and there is a decoder.
+    - segmentation: the mean over all true digits of the overlap that `measure_overlap` computes. A
+      digit counts as 0 if its class is not among the L classes with the highest scores. This metric
+      exists only if images show several classes and there is a decoder.
 
     The sums stay on the device in float64 until `compute` is called, so that a step does not wait
     for the device.

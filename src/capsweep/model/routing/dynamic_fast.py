@@ -87,7 +87,7 @@ class LinearVotes:
     def sum_votes(
         self, pose_sum: Tensor, prior: Tensor, none_of_the_above: bool
     ) -> tuple[Tensor, Tensor]:
-        """Compute the couplings from V, and then the sums of the votes weighted by these couplings.
+        """Compute couplings from the pose sum V, then the sums of votes times these couplings.
 
         Args:
             pose_sum: Sum V of the poses of all earlier iterations, [J, D, B].
@@ -114,8 +114,8 @@ class LinearVotes:
         Args:
             coupling: Couplings of the iteration.
             by_sums: Gradient with respect to the sums of the iteration.
-            by_pose_sum: Gradients with respect to V, summed over the later iterations. The method
-                adds the gradient of this iteration in place.
+            by_pose_sum: Gradients with respect to the pose sums V, added up over the later
+                iterations. The method adds the gradient of this iteration in place.
 
         Returns:
             Gradient with respect to the logits, [J, I, B].

@@ -170,7 +170,7 @@ def differentiate_kernel(
     WITH_FIRST: tl.constexpr,
     WITH_LOGITS: tl.constexpr,
 ):
-    """Write the gradients with respect to the weights and poses of a child, for a tile of P.
+    """Write the gradients with respect to weights and poses of a child, for one tile of the axis P.
 
     A program sums the gradient with respect to the weights over some images. The gradient with
     respect to the votes is sum_t (coupling_ij by_sums_j + by_logit_ij pose_sum_j). In the first

@@ -9,8 +9,8 @@ so the few microseconds of each kernel launch matter. Three measures save launch
 - The weights are transposed only once.
 
 Tile sizes and the number of partial sums depend only on the shapes and the data type.
-`triton.autotune` is not used, because it would choose them at run time. Another choice would change
-the order of additions, and with it the last bits of the results.
+`triton.autotune` is not used, because it would choose tile sizes at run time. Another choice would
+change the order of additions, and with it the last bits of the results.
 
 In the first iteration all images share the couplings. The sums of the first iteration are therefore
 computed by one matrix product of torch, in the precision that is set for torch.

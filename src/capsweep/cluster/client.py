@@ -1,7 +1,7 @@
 """A client for the jobs of a Ray cluster. Only this file sends requests to Ray's job server.
 
-Every request has an Authorization header with the token. The token is read from RAY_AUTH_TOKEN,
-from the file RAY_AUTH_TOKEN_PATH, or from ~/.ray/auth_token.
+Every request has an Authorization header with the token of the cluster. The token is read from
+RAY_AUTH_TOKEN, from the file RAY_AUTH_TOKEN_PATH, or from ~/.ray/auth_token.
 """
 
 import logging
@@ -91,7 +91,7 @@ class Jobs(JobSubmissionClient):
         raise ConfigError(f"{self.address}: {_choose_line(r.text)}")
 
     def list_sweeps(self) -> list[SweepJob]:
-        """Return the cluster's jobs of sweeps, both running and ended, the newest last."""
+        """Return the jobs that run or ran sweeps on the cluster, the newest last."""
         jobs = [_read_job(d) for d in self.list_jobs() if JOB_ID.fullmatch(d.submission_id or "")]
         return sorted(jobs, key=lambda job: (job.details.start_time or 0, job.id))
 
@@ -109,7 +109,7 @@ class Jobs(JobSubmissionClient):
             return ""
 
     def find_python(self) -> str:
-        """Return the path of the Python of Ray's workers on the head; if unknown, `python`."""
+        """Return the path of the Python that Ray uses on the head node; `python` if unknown."""
         nodes = self._do_request("GET", "/nodes?view=summary").json()["data"]["summary"]
         heads = [node.get("cmdline") or () for node in nodes if node["raylet"].get("isHeadNode")]
         starts = [word for words in heads for word in words if word.startswith(WORKER_COMMAND)]

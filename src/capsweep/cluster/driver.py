@@ -73,8 +73,8 @@ def make_inner_command(
 ) -> list[str]:
     """Return the words of the command that runs, on the cluster, the sweep that the user typed.
 
-    Words that choose a cluster or a place (of storage, data or ledger) are left out. In their
-    stead, `--here`, the name of the cluster, and the places of `config` are added.
+    Words that choose a cluster, or that set the folder or URL of storage, data or ledger, are left
+    out. Instead, `--here`, the name of the cluster, and the folders or URLs in `config` are added.
 
     Args:
         sweep: Name or file of the sweep.
@@ -182,7 +182,7 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
 
 
 def runs_other_code(job: "SweepJob", sweep: Path) -> bool:
-    """Return whether a job has other code, another configuration or another sweep file than ours.
+    """Return whether the code, configuration or sweep file of a job differs from ours.
 
     The result is False if the job's metadata has no hash of the code. Then the code came with a
     container image.
@@ -231,8 +231,8 @@ def find_job(jobs: "Jobs", text: str) -> "SweepJob":
 def stop_job(jobs: "Jobs", job: "SweepJob") -> "SweepJob":
     """Stop a job, wait until the job has ended, and return the job in its last state.
 
-    First, Ray sends SIGTERM, and the job keeps its ledger and checkpoints. If the job has not ended
-    after STOP_SECONDS, Ray sends SIGKILL.
+    First, Ray sends SIGTERM. The job then keeps its ledger and checkpoints. If the job has not
+    ended after STOP_SECONDS, Ray sends SIGKILL.
     """
     jobs.stop_job(job.id)
     while not (now := jobs.read_job(job.id)).has_ended:

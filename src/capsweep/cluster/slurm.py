@@ -81,7 +81,7 @@ def quote_value(value: Any) -> str:
 
 
 def check_directive(value: Any, key: str) -> str:
-    """Return a value as text for an `#SBATCH` line, where sbatch allows no quotes.
+    """Check that a value needs no quotes in an `#SBATCH` line, and return the value as text.
 
     Args:
         value: A value of the section `cluster`.

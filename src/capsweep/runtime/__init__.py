@@ -1,1 +1,1 @@
-"""Code that all packages share: output to a terminal, and the imports of Ray and Lightning."""
+"""Code that several packages share: terminal output, and the imports of Ray and Lightning."""

@@ -1,6 +1,7 @@
 """The start of Ray for all code of capsweep. Ray prints nothing, and its ports need a token.
 
-Import this module before Ray. The module sets environment variables that Ray reads on import.
+Import this module before Ray. The module sets environment variables that Ray reads when it is
+imported.
 """
 
 import ctypes
@@ -110,9 +111,9 @@ def connected(
 class _RayWatch:
     """A watch over the Ray that this process starts.
 
-    When a process named in VITAL has died, the watch kills all other processes of that Ray. Without
-    the watch, Ray would wait for ever after its raylet has died. After its gcs_server has died, Ray
-    would wait until a timeout ends this process.
+    When one of Ray's processes in VITAL has died, the watch kills all other processes of that Ray.
+    Without the watch, Ray would wait for ever after its raylet has died. After its gcs_server has
+    died, Ray would wait until a timeout ends this process.
     """
 
     def __init__(self) -> None:
@@ -173,7 +174,7 @@ class _RayWatch:
     def _find_loss(self) -> bool:
         """Return whether Ray has died.
 
-        At the first call after its death, print a message and kill the other processes of Ray.
+        The first call after Ray's death prints a message and kills the other processes of Ray.
         """
         with self._lock:
             gone = [name for name, process in self._vital if process.poll() is not None]

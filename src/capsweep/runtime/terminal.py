@@ -82,10 +82,10 @@ class _Unbroken(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Make the escaped streams discard output after the reader has closed the pipe.
+    """Make stdout and stderr discard output after the reader has closed the pipe.
 
-    Otherwise, the next output would end the program. Other streams than those of `escaped_streams`
-    stay unchanged.
+    Otherwise, the next output would end the program. This function has an effect only inside the
+    block of `escaped_streams`.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError):  # no stream, or a stream without a descriptor
@@ -123,7 +123,7 @@ def _console_class() -> "type[Console]":
 
         @Console.file.getter
         def file(self) -> IO[str]:
-            """Return the original stream, to which the proxies of capsweep and of rich write."""
+            """Return the original stream below the wrappers of capsweep and of rich."""
             file = super().file
             while (below := getattr(file, "rich_proxied_file", None)) is not None:
                 file = below

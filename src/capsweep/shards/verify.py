@@ -165,7 +165,7 @@ class ShardVerifier:
 
         The times include the ctime, because it changes even if a program sets the mtime back. The
         text is empty if there is no file. The text is also empty if the file was changed less than
-        TICK ago, because its times may stay the same if it is changed again now.
+        TICK nanoseconds ago, because another change now might not change the times.
         """
         try:
             state = (self.folder / shard.name).lstat()

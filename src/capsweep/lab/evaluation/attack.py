@@ -7,8 +7,8 @@
 All x_k are clipped to the ball |x_k - x| <= eps and to the bounds of the data. The loss is the
 cross-entropy of the logits. An untargeted attack raises the loss of the true class. A targeted
 attack lowers the loss of a wanted class, with a minus sign before `step`. Each class other than the
-true class is the wanted class in turn. Only the last x_k counts, and the attacker may also leave an
-image unchanged. Sources: Goodfellow et al. 2015 (FGSM), Kurakin et al. 2017 (BIM), Madry et al.
+true class is the wanted class in turn. Only the last x_k is tested, and the attacker may also leave
+an image unchanged. Sources: Goodfellow et al. 2015 (FGSM), Kurakin et al. 2017 (BIM), Madry et al.
 2018 (PGD).
 
 Shape letters: B batch, N classes, C H W image.
@@ -210,7 +210,7 @@ def attack_cell(cell: TrainedCell, options: Namespace) -> Iterator[tuple[str, Co
 
     Yields:
         For each method, the name and content of a file for `evals/`. For each eps, the content has
-        the counts and a rate: the accuracy under attack, or the success rate of targeted attacks.
+        the counts and a rate: the accuracy under attack or, for targeted attacks, the success rate.
 
     Raises:
         UserError: The images show several classes, or the network does not reproduce the stored
@@ -237,7 +237,7 @@ def attack_cell(cell: TrainedCell, options: Namespace) -> Iterator[tuple[str, Co
 
 
 def make_attack(method: str, eps: float, options: Namespace, seed: int) -> Attack:
-    """Return an attack. FGSM always has one step, and only PGD can have several restarts."""
+    """Return the attack for some options. FGSM has one step, and only PGD has several starts."""
     steps = 1 if method == "fgsm" else options.steps
     restarts = options.restarts if method == "pgd" else 1
     return Attack(method, eps, options.targeted, steps, restarts, seed)

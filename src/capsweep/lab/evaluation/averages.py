@@ -38,7 +38,7 @@ CROPS_NOTE = (
 
 
 def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
-    """Publish a table of ensemble errors. The networks of all seeds of a row form an ensemble.
+    """Publish a table of ensemble errors. In each row, the networks of all seeds form an ensemble.
 
     Raises:
         UserError: No cell is finished, the stored predictions of a cell are not valid, or two
@@ -128,7 +128,9 @@ def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
 
 
 def measure_crops(cell: TrainedCell) -> dict[str, Any]:
-    """Return the test errors for the central crop and for all crops together, as data for JSON.
+    """Return the test errors with the central crop and with all crops, as data for JSON.
+
+    With all crops, the scores of an example are averaged over its crops.
 
     Raises:
         UserError: The data set has no crops, or the network does not reproduce the stored

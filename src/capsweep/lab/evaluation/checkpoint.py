@@ -105,7 +105,7 @@ class TrainedCell:
         return torch.cat(scores).numpy(), torch.cat(labels).numpy()
 
     def verify(self, examples: int | None = None) -> Retest:
-        """Test the network again, and check that it reproduces its stored predictions.
+        """Test the network again, and check that it reproduces the stored predictions of the cell.
 
         Args:
             examples: Number of test examples, counted from the first; None: all examples on which
@@ -125,8 +125,8 @@ class TrainedCell:
         """Count test examples that are right in only one of two predictions: the new or the stored.
 
         All counted examples must be near ties. An example with one label is a near tie if its two
-        highest stored scores differ by at most TIE_GAP * |highest stored score|. With L labels, the
-        stored scores in ranks L and L + 1 are compared.
+        highest stored scores differ by at most TIE_GAP * |highest stored score|. For an example
+        with L labels, the L-th and the (L + 1)-th highest stored scores are compared instead.
 
         Args:
             predictions: New scores and labels of some test examples.
@@ -175,8 +175,8 @@ class CellLoader:
 
         Args:
             name: Signature of the cell.
-            logistics: Configuration with the locations of the data set's files; None: compose the
-                configuration from the overrides with which the cell was run.
+            logistics: Configuration with the locations of the data set's files; None: the
+                configuration is composed from the overrides with which the cell was run.
 
         Raises:
             UserError: The cell is not finished, the present code does not accept the cell's
@@ -244,7 +244,7 @@ class CellLoader:
         return network.to(self.device).eval().requires_grad_(False)
 
     def _load_splits(self, config: Mapping[str, Any]) -> PreparedSplits:
-        """Return the data set of a configuration. Read it only if the last cell used another."""
+        """Return a configuration's data set; read it if the last cell had another data set."""
         dataset = config["dataset"]
         key = json.dumps(dataset, sort_keys=True)
         if self._splits is None or self._splits[0] != key:
@@ -269,7 +269,7 @@ def find_device(name: str) -> torch.device:
 
 
 def iterate_batches(split: EvaluatedSplit, count: int, at_once: int) -> Iterator[Batch]:
-    """Yield the first `count` examples of a split (or all it has) in batches of `at_once`."""
+    """Yield the first `count` examples of a split, or all if there are fewer, in batches."""
     return map(split.evaluation_batch, split_range(min(count, len(split)), at_once))
 
 
@@ -279,7 +279,7 @@ def split_range(count: int, size: int) -> Iterator[slice]:
 
 
 def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a copy of the science, with the keys LOGISTICS_INSIDE of `logistics` added."""
+    """Copy the science, and add the values that `logistics` has for the keys LOGISTICS_INSIDE."""
     config = copy.deepcopy(dict(science))
     for path in LOGISTICS_INSIDE:
         section, _, key = path.rpartition(".")

@@ -2,20 +2,20 @@
 
     entropy       H(c) / ln n                  1 for equal shares
     polarisation  (max c - 1/n) / (1 - 1/n)    0 for equal shares, 1 if one choice has everything
-    variety       (variance over images, mean over links) / variance over images and links
-    dead          share of parents whose activation stays below DEAD on all images
+    variety       (mean of V over links) / variance of couplings over images and links
+    dead          share of parents whose activation is below DEAD on all images
     trees         number of distinct parse trees / number of images
 
 Here c are the couplings of a child, n is the number of its choices, and H(c) = - sum c ln c. A link
-is a pair of a child and a parent. The parse tree of an image is the set of links that have the
-largest coupling of their child.
+is a pair of a child and a parent. V is the variance of a link's coupling over images. The parse
+tree of an image is the set of the links whose coupling is the largest of their child.
 
 A child's choices are all its parents, of all types at all positions above the child. With
 none-of-the-above, "no parent" is one more choice. A child's couplings are its shares for these
 choices. With `routing.norm=types`, a child divides itself once per position, among the types. With
-`routing.norm=positions`, a child divides itself once per type, among the positions. Then a child
-has several distributions. A child with a single parent has no choice, and a child without parents
-has no shares.
+`routing.norm=positions`, a child divides itself once per type, among the positions. In both cases,
+a child has several distributions. A child with a single parent has no choice, and a child without
+parents has no shares.
 
 All measures use the couplings of the last iteration. Entropy and polarisation are means over images
 and over the distributions with at least two choices. In some routings, the couplings of a child do
@@ -177,7 +177,7 @@ class LinkSpread:
 
     @property
     def variety(self) -> float | None:
-        """The variance between images / the total variance; None if all couplings are equal."""
+        """The measure `variety` of the layer; None if all couplings are equal."""
         between = float(self.squares_MLJ.mean()) / self.count
         total = between + float(self.mean_MLJ.var(correction=0))
         is_equal = total <= (ROUNDING * float(self.mean_MLJ.abs().mean())) ** 2
@@ -201,7 +201,7 @@ class LayerMeasures:
         self.sums, self.count = np.zeros(2), 0  # sums of relative entropies and of polarisations
 
     def add_images(self, coupling_BMLJ: Tensor, act_BJ: Tensor) -> None:
-        """Add the couplings of a batch of images, and the activations of all M J parents."""
+        """Add the couplings and the activations [B, M J] of all parents for a batch of images."""
         self.links.add_images(coupling_BMLJ)
         self.largest_J = torch.maximum(self.largest_J, act_BJ.amax(dim=0).cpu())
         bits = np.packbits(self.children.mark_largest(coupling_BMLJ).numpy(), axis=1)

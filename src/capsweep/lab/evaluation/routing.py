@@ -1,8 +1,8 @@
-"""What the routing of a trained cell does for its predictions: `capsweep eval routing`.
+"""How the routing of a trained cell affects the cell's predictions: `capsweep eval routing`.
 
 The couplings are measured (see `couplings`). The test error of the cell is computed in three ways:
-as trained; with frozen couplings; and with other numbers of iterations than in training. A frozen
-coupling is the mean of this coupling over training images, and is the same for every test image.
+as trained; with frozen couplings; and with other numbers of iterations than in training. Frozen
+couplings are means over training images. They are the same for every test image.
 
 Shape letters: B images, M parent positions, L children below a position, J parent types.
 """
@@ -84,7 +84,7 @@ class FrozenRouting(nn.Module):
     """A routing with fixed couplings. The couplings are the same for every image.
 
     Args:
-        routing: Routing of the layer. Its method `form_parents` is used.
+        routing: The routing to replace. Only its method `form_parents` is used.
         coupling_MLJ: The fixed couplings.
     """
 
@@ -162,7 +162,7 @@ def average_couplings(routed: RoutedCell, split: EvaluatedSplit) -> dict[str, Te
 
 @contextmanager
 def freeze_couplings(routed: RoutedCell, couplings: Mapping[str, Tensor]) -> Iterator[None]:
-    """Make the layers route with fixed couplings [M, L, J] inside the block."""
+    """Make each routed layer use its fixed couplings [M, L, J] inside the block."""
     before = {name: layer.routing for name, layer in routed.layers.items()}
     try:
         for name, layer in routed.layers.items():
@@ -178,10 +178,10 @@ def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:
 
     Returns:
         For each number, a dictionary with the keys `iterations` (the number), `changed` and
-        `error`. `changed` is the share of images whose predicted classes differ from the predicted
-        classes with as many iterations as in training. `error` is the test error. `changed` and
-        `error` are None if a score is not finite. For a routing without iterations, the result is
-        None instead of a list.
+        `error`. `changed` is the share of images for which this number and the number of iterations
+        in training give different classes. `error` is the test error. `changed` and `error` are
+        None if a score is not finite. For a routing without iterations, the result is None instead
+        of a list.
     """
     trained = routed.cell.config["routing"].get("num_iters")
     if trained is None:

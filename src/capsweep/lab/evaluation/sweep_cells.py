@@ -57,13 +57,14 @@ class SweepCells:
         return CellLoader(self.ledger, self.places.data, find_device(device))
 
     def evaluate_points(self, evaluate: Callable[[Point], Value]) -> Evaluated[Value]:
-        """Evaluate each distinct finished cell once.
+        """Evaluate each finished cell once, even if the cell is in several groups.
 
         Args:
             evaluate: Function that computes a value for the cell of a point of the sweep.
 
         Returns:
-            For each row of the table, its group of cells and the values of its finished cells.
+            A pair for each group of cells that differ only in the seed: the group, and the values
+            of its finished cells.
 
         Raises:
             UserError: No cell is finished.
@@ -78,7 +79,7 @@ class SweepCells:
     def evaluate_networks(
         self, device: str, evaluate: EvaluateNetwork, kept: tuple[str, type[Record]] | None = None
     ) -> Evaluated[list[Content]]:
-        """Evaluate the network of each distinct finished cell once, and store the results.
+        """Evaluate the network of each finished cell once, and store the results.
 
         Each content that `evaluate` yields is stored as a file in the folder `evals/` of the cell.
         The device and the hash of the code are added to the content.
@@ -91,8 +92,8 @@ class SweepCells:
                 all cells are evaluated.
 
         Returns:
-            For each row of the table, its group of cells. With each group, a list of contents for
-            each finished cell.
+            A pair for each group of cells that differ only in the seed: the group, and a list of
+            contents for each finished cell.
 
         Raises:
             UserError: No cell is finished, there is no such device, or a cell cannot be loaded.
@@ -129,7 +130,7 @@ class SweepCells:
         lines: Iterable[Line],
         notes: Iterable[str],
     ) -> None:
-        """Print a table, and write it as NAME.md to the reports of the sweep.
+        """Print a table, and write the table as NAME.md to the folder of the sweep's reports.
 
         A row has the coordinates of its group, then its texts. Notes are added on the training
         (what was trained, by which code, on which hardware), on failed cells and on stale cells.

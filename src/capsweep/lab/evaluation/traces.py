@@ -44,7 +44,7 @@ class RoutedCell:
 
     @property
     def images_at_once(self) -> int:
-        """The largest number of images in a batch, so that their traces fit into memory."""
+        """The batch size with which the traces of a batch fit into memory."""
         votes = sum(layer.votes_per_image for layer in self.layers.values())
         images = NUMBERS_AT_ONCE // ((POSE + 2 * self.iterations) * votes)
         return min(max(1, images), EVALUATION_BATCH)
@@ -52,7 +52,7 @@ class RoutedCell:
     def trace_layers(self, split: EvaluatedSplit | None = None) -> Iterator[tuple[str, Trace]]:
         """Yield the name and the trace of each layer, for one batch of images after another.
 
-        The number of routing iterations in the network is set to `iterations`, and is not set back.
+        The number of routing iterations in the network is set to `iterations`, and is not reset.
 
         Args:
             split: Split whose first `examples` images are traced; None: the test split.
@@ -91,7 +91,7 @@ class RoutedCell:
             yield name, [iteration["coupling"] for iteration in trace]
 
     def predict_scores(self) -> Predictions:
-        """Return scores and labels of the test images. Batches are as large as for traces."""
+        """Return scores and labels of the test images, computed in batches of `images_at_once`."""
         return self.cell.predict_scores(self.examples, self.images_at_once)
 
     def describe_images(self) -> str:
@@ -123,7 +123,7 @@ def find_routed(cell: TrainedCell, examples: int, iterations: int | None) -> Rou
 
     Raises:
         NotApplicableError: The network does not route, or `iterations` is given and the routing has
-            no num_iters.
+            no option `num_iters`.
     """
     modules = cell.network.named_modules()
     layers = {name: module for name, module in modules if hasattr(module, "votes_per_image")}

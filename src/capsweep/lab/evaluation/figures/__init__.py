@@ -30,7 +30,7 @@ class Drawing:
         stem: Name of the two files, without extension.
         arrays: The numbers by name, in types that NumPy stores without pickling.
         picture: Content of the PNG file.
-        caption: Text that says how the picture was made, and what it does not show.
+        caption: Text that says how the picture was made, and what the picture does not show.
     """
 
     stem: str
@@ -72,7 +72,7 @@ class Panel:
 
     Attributes:
         quantity: Label of the vertical axis.
-        curves: Curves with bands. On a log scale, the part of a band down to zero is cut off.
+        curves: Curves with bands. A log scale cannot show the part of a band below zero.
         scale: Scale of the vertical axis.
         along: Label of the horizontal axis.
     """

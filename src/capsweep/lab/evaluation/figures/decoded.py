@@ -52,7 +52,7 @@ def draw_reconstructions(loader: CellLoader, name: str, options: Namespace) -> I
 
 
 def draw_segmentation(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield one figure of overlapping digits, which the decoder draws one by one.
+    """Yield one figure of overlapping digits. The decoder draws each digit separately.
 
     The first columns show correctly classified examples, drawn from the capsules of the labels.
     Then each wrongly classified example has two columns: the first is drawn from the capsules of
@@ -185,8 +185,8 @@ def run_network(cell: TrainedCell, places: Sequence[int]) -> tuple[dict[str, np.
         places        indices of the examples
         images        inputs of the network [K, C, H, W]
         labels        classes in each image [K, L]
-        predictions   the L classes with the highest scores [K, L], as in `match_predictions`
-        digits        each digit without the other, if the digits overlap [K, L, C, H, W]
+        predictions   the L classes with the highest scores, sorted by `match_predictions` [K, L]
+        digits        single digits [K, L, C, H, W]; only if images show overlapping digits
 
     Args:
         cell: The trained cell.

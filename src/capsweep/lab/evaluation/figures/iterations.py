@@ -1,4 +1,4 @@
-"""What routing does in each iteration: the entropy of couplings, and how much they change.
+"""What routing does in each iteration: the entropy of couplings, and the change of logits.
 
 `draw_couplings` shows how evenly children divide themselves among their parents. A child's choices
 are all its parents, of all types at all positions above the child. With none-of-the-above, "no
@@ -7,13 +7,14 @@ shares divided by their sum. The entropy is
 
     H = - sum p ln p        in nats; from 0 (one choice has everything) to ln(number of choices)
 
-The control is ln(number of choices). This is the entropy of equal couplings, which children have
-before routing. Children at the border of a convolutional layer have fewer parents, and so a lower
-control. The ratio H / ln(number of choices) can be compared between children. Children with a
-single parent (no choice) or without parents (no shares) are left out. With `routing.norm=types`, a
-child divides itself once per position, among the types. With `routing.norm=positions`, a child
-divides itself once per type, among the positions. Then each of these distributions counts like a
-child.
+The control is ln(number of choices). This is the entropy of equal couplings. Before routing,
+couplings are equal. Children at the border of a convolutional layer have fewer parents, and so a
+lower control. The ratio H / ln(number of choices) can be compared between children. Children with a
+single parent (no choice) or without parents (no shares) are left out.
+
+With `routing.norm=types`, a child divides itself once per position, among the types. With
+`routing.norm=positions`, a child divides itself once per type, among the positions. In both cases,
+each distribution counts like a child.
 
 `draw_routing_change` draws figure A.1 of "Dynamic Routing Between Capsules": the average change of
 the routing logits b_ij of child i and parent j in each iteration. In iteration t, procedure 1 adds
@@ -26,10 +27,10 @@ curve rises: v turns towards the votes that agree, and becomes longer, so the ag
 these votes grows. The length of v and the agreement converge to values above zero, so the logits
 grow for ever. But the relative change falls:
 
-    mean |d_ij(t)| / mean |d_ij(1) + ... + d_ij(t)|
+    mean |d_ij(t)| / mean |d_ij(1) + ... + d_ij(t)|        means over i and j
 
-The relative change is 1 in the first iteration. If all changes are equal, it is 1 / t in iteration
-t. The paper does not say whether its curve is divided by anything.
+The relative change is 1 in the first iteration. If all changes are equal, the relative change is
+1 / t in iteration t. The paper does not say whether its curve is divided by anything.
 
 EM routing has no logits that are summed over iterations. Each iteration computes new
 log-probabilities. One part of a log-probability is equal for all parents of a child and cancels
@@ -37,8 +38,8 @@ out. With small variances, this part is the largest. So the figure shows the cha
 assignments R: the mean of |R_ij(t + 1) - R_ij(t)| for iteration t. The last iteration does not
 change the assignments.
 
-Shape letters: B images, G distributions, M parent positions, L children below one, J parent types,
-T iterations.
+Shape letters: B images, G distributions, M parent positions, L children below a position, J parent
+types, T iterations.
 """
 
 from argparse import Namespace
@@ -257,7 +258,7 @@ def _load_routed(loader: CellLoader, name: str, options: Namespace) -> RoutedCel
 
 
 def _name_files(figure: str, options: Namespace) -> str:
-    """Return the stem of a figure's file names. Options that differ from the defaults are in it."""
+    """Return the stem of a figure's file names. It includes options that are not the defaults."""
     iterations = "" if options.iterations is None else f"-iterations{options.iterations}"
     changed = options.examples != TRACED_EXAMPLES
     return f"{figure}{iterations}" + (f"-first{options.examples}" if changed else "")

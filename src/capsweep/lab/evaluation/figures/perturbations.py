@@ -45,7 +45,7 @@ def find_first(stored: Predictions) -> list[tuple[int, int]]:
     classified wrongly, the first example of the class is chosen.
 
     Returns:
-        Pairs of a class and the index of its example.
+        Pairs of a class and the index of the chosen example.
     """
     labels_ML, wrong_M = stored[1].reshape(len(stored[1]), -1), find_wrong(*stored)
     pairs = []
@@ -56,7 +56,7 @@ def find_first(stored: Predictions) -> list[tuple[int, int]]:
 
 
 def tweak_poses(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    """Decode class poses, after each number of TWEAKS is added to each dimension in turn.
+    """Decode class poses with one dimension changed: each dimension by each number of TWEAKS.
 
     Each pair of a class and a test example gives a page with these arrays:
 
@@ -70,7 +70,7 @@ def tweak_poses(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator
 
     Args:
         cell: The trained cell.
-        pairs: Pairs of a class and the index of a test example that shows it.
+        pairs: Pairs of a class and the index of a test example of this class.
 
     Yields:
         For each pair, the arrays by name.
@@ -95,7 +95,7 @@ def tweak_poses(cell: TrainedCell, pairs: Sequence[tuple[int, int]]) -> Iterator
 
 
 def draw_tweaked(decoder: nn.Module, pose_JD: Tensor, label: int) -> Tensor:
-    """Decode the pose of class `label`, after each number of TWEAKS is added to each dimension.
+    """Decode the pose of class `label`, with each dimension changed by each number of TWEAKS.
 
     Returns:
         Images [D, T, C, H, W], one for each dimension and tweak.

@@ -1,4 +1,4 @@
-"""Distances of votes from the class capsules that they vote for, by routing iteration.
+"""Distances between votes and class capsules, by routing iteration.
 
 This is figure 2 of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018). The panel of
 routing iteration t and class c is a weighted histogram over the children i. Its values are squared

@@ -40,7 +40,7 @@ class MultiMnist:
         }
 
     def build_maker(self, split: str) -> Maker:
-        """Return a function that composes the pairs of a split, a range in each call.
+        """Return a function that composes the pairs of a split, one range per call.
 
         Args:
             split: Name of the split.

@@ -42,7 +42,7 @@ class NonFiniteLossError(RuntimeError):
 
 
 class CodeChangedError(RuntimeError):
-    """A worker's code differs from its driver's. The cell ends, but does not count as failed."""
+    """Worker and driver have different code, after an edit. The cell does not count as failed."""
 
 
 # torch and the system report a lack of memory only in the text of a RuntimeError or OSError.

@@ -169,7 +169,7 @@ def _make_train_command(folder: Path, manifest: Manifest, data: str) -> str:
 
 
 def run_verify(parsed: argparse.Namespace) -> int:
-    """Print the content of a data set, the command to train on it, and its faults.
+    """Print the content and the faults of a data set, and the command that trains on the data set.
 
     Returns:
         1 if a file is missing or altered, else 0.

@@ -340,7 +340,7 @@ def _keep_traceback(error: Exception) -> str:
 
 
 def _run_command(arguments: list[str]) -> int:
-    """Run a command and return its exit status; `train` is passed to Hydra."""
+    """Run a command and return its exit status; `train` has its own parser, Hydra's."""
     if sys.platform != "linux":  # without /proc, the owner of every claim would look dead
         raise UserError(f"capsweep runs on Linux only, this is {sys.platform}; use WSL or Docker")
     _clean_variables()
@@ -357,7 +357,7 @@ def _run_command(arguments: list[str]) -> int:
 
 
 def _clean_variables() -> None:
-    """Unset the variables of VARIABLES that are empty, and strip blanks from the others."""
+    """Unset the empty ones among VARIABLES, and strip blanks and newlines from the others."""
     for name in [name for name in os.environ if name.startswith(VARIABLES)]:
         if value := os.environ.pop(name).strip():
             os.environ[name] = value

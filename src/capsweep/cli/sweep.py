@@ -29,7 +29,7 @@ KILLED = 128  # plus the number of the signal, as in a shell
 
 
 def run_sweep(parsed: argparse.Namespace) -> int:
-    """Run a sweep here, or submit it to its cluster, and return the exit status."""
+    """Run a sweep here, or submit the sweep to its cluster, and return the exit status."""
     sweep, points, config = _load(parsed)
     for note in () if parsed.here else sweep.notes:  # printed once, where the command was typed
         print(note, flush=True)

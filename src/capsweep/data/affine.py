@@ -31,8 +31,8 @@ from capsweep.storage.stores import join
 
 DRAWS = 8  # words of the random sequence that are reserved for each image
 FRACTION = 8  # bits after the binary point of a pixel coordinate
-AT_ONCE = 16  # images that are transformed together; so few fit into the cache of a CPU
-AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # name of a struct in a file; side of an image
+AT_ONCE = 16  # images that are transformed together; they fit into the cache of a CPU
+AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # name of the struct in a file; image side in pixels
 AFFNIST_FILES = "test.mat or test_batches/1.mat ... 32.mat"
 AFFNIST_PUBLISHER = (
     "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/ (test.mat.zip or "
@@ -44,8 +44,8 @@ class AffineTest:
     """A source of test images: random affine transformations of the test digits.
 
     Each digit is scaled, sheared and rotated. Then it is shifted at random, so that all its ink is
-    on the canvas. A shift can have a fraction of a pixel. The random numbers for an image depend
-    only on `seed` and on the index of the image in the split.
+    on the canvas. A shift need not be a whole number of pixels. The random numbers for an image
+    depend only on `seed` and on the index of the image in the split.
 
     Args:
         rotation: Largest angle in degrees, in both directions.
@@ -116,7 +116,7 @@ class AffineTest:
     def _make_shifts(
         self, images_NCHW: np.ndarray, matrix_NVU: np.ndarray, uniform_N2: np.ndarray
     ) -> np.ndarray:
-        """Compute shifts [N, V] from random numbers in 0..1; all ink stays on the canvas."""
+        """Compute shifts [N, V] that keep all ink on the canvas, from random numbers in 0..1."""
         height, width = images_NCHW.shape[2:]
         middle = (np.array([height, width]) - 1) / 2
         corners_NVK = matrix_NVU @ (_find_ink_corners(images_NCHW) - middle).transpose(0, 2, 1)
@@ -135,8 +135,8 @@ def _find_ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
     """Return the four corners of the box around the ink of each image.
 
     The result has the shape [N, 4, 2]; the last axis is (row, column). The box is one pixel wider
-    on each side, because bilinear interpolation spreads ink by up to one pixel. For an
-    image without ink, the box is around the whole image.
+    on each side, because bilinear interpolation spreads ink by up to one pixel. For an image
+    without ink, the box is around the whole image.
     """
     ink_NHW = images_NCHW.any(axis=1)
     (top, bottom), (left, right) = (_find_ends(np.any(ink_NHW, axis=axis)) for axis in (2, 1))
@@ -149,7 +149,7 @@ def _find_ends(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the first and of the last True value for each image, [N] each.
 
     Args:
-        is_inked: Whether a row (or a column) of an image has ink, bool [N, S].
+        is_inked: Whether each of the S rows (or columns) of an image has ink, bool [N, S].
     """
     first, last = is_inked.argmax(axis=1), is_inked[:, ::-1].argmax(axis=1)
     return first, is_inked.shape[1] - 1 - last
@@ -168,8 +168,8 @@ def _move_images(
     place_NVE = np.stack([row.ravel(), column.ravel()]) - shift_NV[:, :, None]
     from_NUE = np.linalg.inv(matrix_NVU) @ place_NVE + (size_U1 - 1) / 2
     fixed_NUE = np.rint(from_NUE * 2**FRACTION).astype(np.int64)
-    # Two zeros are padded on each side. So a coordinate that is a pixel or more outside of the
-    # image lies between two pixels of 0.
+    # Two pixels of 0 are padded on each side. So a coordinate that is a pixel or more outside of
+    # the image lies between two pixels of 0.
     whole_NUE = np.clip(fixed_NUE >> FRACTION, -2, size_U1) + 2
     part_NUE = (fixed_NUE & (2**FRACTION - 1)).astype(np.int32)
     padded_NCHW = np.pad(images_NCHW, ((0, 0), (0, 0), (2, 2), (2, 2))).astype(np.int32)
@@ -182,7 +182,7 @@ def _interpolate_at(
 ) -> np.ndarray:
     """Interpolate each image at E coordinates, and return the values, int32 [N, C, E].
 
-    A coordinate in pixels is `whole_NUE` + `part_NUE` / 2**FRACTION.
+    A coordinate, in pixels of the padded image, is `whole_NUE` + `part_NUE` / 2**FRACTION.
     """
     count, channels, height, width = padded_NCHW.shape
     pixels = padded_NCHW.ravel()

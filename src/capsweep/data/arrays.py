@@ -152,7 +152,7 @@ def _decode_archive(file: IO[bytes], axes: str | None) -> NpzContent:
 def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
     """Return `axes` if it is not None; otherwise infer the order from the images' shape.
 
-    The axis of channels is the one with a size of at most MOST_CHANNELS.
+    The axis of the channels is inferred from its size, which is at most MOST_CHANNELS.
 
     Raises:
         ValueError: If `shape` is not possible for images.

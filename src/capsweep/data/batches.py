@@ -84,7 +84,7 @@ class Batch(NamedTuple):
         """Return a part of the batch, or the batch itself if the part covers all of it.
 
         Args:
-            part: Indices of the examples in the batch, with a start and a stop.
+            part: Slice of the batch, with a start and a stop.
         """
         if part.start == 0 and part.stop >= len(self.labels):
             return self
@@ -157,7 +157,8 @@ Presenter = Callable[[Any, Split], EvaluatedSplit]
 class EpochSampler:
     """An object that stores the index of the current epoch.
 
-    Lightning treats it as the sampler of a loader, and calls `set_epoch` before each epoch.
+    For Lightning, this object is the sampler of a loader. So Lightning calls `set_epoch` before
+    each epoch.
     """
 
     def __init__(self) -> None:
@@ -226,8 +227,8 @@ class EvaluationParts:
     ) -> Iterator[tuple[Batch, Result]]:
         """Yield the parts of a batch in order, each with the result of `compute`.
 
-        When memory runs out, this part is evaluated again with half the examples, all later parts
-        have this new size, and a message is printed.
+        When memory runs out, a message is printed, and the size of the parts is halved from the
+        failed part on.
 
         Args:
             batch: The examples to evaluate.
@@ -298,8 +299,8 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
     Args:
         images_NCHW: Images [N, C, H, W].
         shift: Largest shift in pixels, up, down, left and right.
-        canvas: Side in pixels of a square canvas. Each image is placed in its middle. None keeps
-            the size of the images.
+        canvas: Side in pixels of a square canvas. Each image is placed in the middle of the canvas.
+            None keeps the size of the images.
 
     Returns:
         A view [N, C, 2 * shift + 1, 2 * shift + 1, H, W]; H and W are the sizes of the canvas.

@@ -33,7 +33,7 @@ APPROXIMATE = "its source (this copy is not published; for the official one: dat
 
 
 class Cifar10Reader(OfficialReader):
-    """A reader of CIFAR-10 from the archive of its publisher, or from the six files in it.
+    """A reader of CIFAR-10 from the official archive, or from the six files in the archive.
 
     The archive is `cifar-10-binary.tar.gz`. Each of the six files may be `.bin` or `.bin.xz`. An
     `.xz` file is decompressed before it is hashed.
@@ -42,7 +42,8 @@ class Cifar10Reader(OfficialReader):
         sha256: For the official data, the sha256 of the archive. For a copy that is not official,
             the sha256 of each of the six files. Keys are names without ending.
         folders: Where to look for the files: names of folders below the data folder.
-        sha256_plain: The sha256 of each of the six files in the official archive.
+        sha256_plain: The sha256 of each of the six files in the official archive. Keys are names
+            without ending.
     """
 
     name = "cifar10"

@@ -31,7 +31,7 @@ LARGEST_BYTE = 255  # largest of the bytes 0..255, which stand for signed number
 TEST_STEP, TEST_PLACE = 4, 1
 BOX, CANVAS = 20, 28  # sides in pixels: the box around a digit of MNIST; an image of MNIST
 TEST_DIGITS = 360  # number of scikit-learn's 1,797 digits that are test images
-SPLIT_SEED = 20171026  # date of the paper by Sabour, Frosst and Hinton; used in all cells
+SPLIT_SEED = 20171026  # date of the paper by Sabour et al.; the same seed in all cells
 
 
 class IdxReader(OfficialReader):
@@ -45,8 +45,8 @@ class IdxReader(OfficialReader):
         sha256_plain: The sha256 of each decompressed file that has a known hash, by the same names.
         folders: Where to look for the files: names of folders below the data folder. Downloads are
             written to the first folder.
-        mirrors: URLs for downloads, to which the name of a file is appended. They are tried in
-            order.
+        mirrors: URLs for downloads, which are tried in order. The name of a file is appended to the
+            URL.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class IdxReader(OfficialReader):
 def decode_idx(path: Path, data: bytes) -> Tensor:
     """Decode the uint8 array in a verified IDX file.
 
-    The fourth byte of the file is the number of dimensions. After it come the sizes of the
-    dimensions as big-endian int32, then the elements of the array. The index of the last dimension
-    changes fastest.
+    The fourth byte of the file is the number of dimensions. The next bytes are the sizes of the
+    dimensions as big-endian int32, and after them the elements of the array. The index of the last
+    dimension changes fastest.
 
     Args:
         path: Path of the file, for messages. If the path ends in .gz, `data` is decompressed first.
@@ -196,7 +196,7 @@ class ComputedReader(Reader):
             content: The bytes from which images are computed.
 
         Raises:
-            DataError: If they have another sha256.
+            DataError: If the bytes have another sha256.
         """
         if (computed := hash_bytes(content)) != self.sha256:
             raise DataError(
@@ -254,7 +254,7 @@ def draw_on_canvas(images_NHW: Tensor) -> Tensor:
 
 
 class SignReader(ComputedReader):
-    """A reader of signed numbers; a number is an image of one pixel, and its sign is its class.
+    """A reader of signed numbers as images of one pixel; the sign of a number is its class.
 
     A capsule network cannot learn this task without a bias (Peer, Stabinger, Rodriguez-Sanchez
     2021, "Limitation of capsule networks"). A byte v stands for x = (2 v - 255) / 255, so that

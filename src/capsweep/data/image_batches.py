@@ -22,7 +22,7 @@ from capsweep.data.batches import (
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
 
-DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # shifts of 12 of the 13 crops: pixels; directions
+DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # shifts of 12 of the 13 crops: sizes in pixels; signs
 
 
 class ShiftedImages(DeviceSplit):
@@ -99,8 +99,8 @@ class CroppedImages(DeviceSplit):
         brightness: Largest change of the intensities 0..255. For each training image, a number is
             drawn from -brightness .. brightness and added to all intensities.
         contrast: Lowest and highest contrast factor. For each training image, a factor is drawn
-            from this range. It multiplies the difference between each intensity and the mean of
-            the channel.
+            from this range. The factor multiplies the difference between each intensity and the
+            mean of its channel.
         mean_over: Pixels over which the mean of a channel is computed for the contrast: "image"
             (the whole image) or "crop" (only the crop).
         standardise: Whether each crop is scaled to mean 0 and standard deviation 1 at the end. If
@@ -207,8 +207,8 @@ class CroppedImages(DeviceSplit):
     def _draw_jitter(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Draw the random changes of each example as three tensors [N].
 
-        They are: whether to mirror the image, the number to add to all intensities, and the
-        contrast factor.
+        The tensors are: whether to mirror the image, the number to add to all its intensities, and
+        its contrast factor.
         """
         uniform_3N = torch.rand((3, len(self)), generator=generator).to(self.device)
         flip_N = uniform_3N[0] < (0.5 if self.flip else 0.0)
@@ -231,7 +231,8 @@ class CroppedImages(DeviceSplit):
 class SignedImages(DeviceSplit):
     """Images of bytes that are scaled to numbers in -1..1; there are no random changes.
 
-    A byte v becomes (2 v - 255) / 255. So the bytes v and 255 - v become x and -x exactly.
+    A byte v becomes (2 v - 255) / 255. So the bytes v and 255 - v become
+    numbers that differ exactly by their sign.
 
     Args:
         examples: Images [N, C, H, W] and labels [N], on the training device.

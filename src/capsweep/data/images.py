@@ -79,7 +79,7 @@ def join_examples(parts: Sequence[LabelledImages]) -> LabelledImages:
     return LabelledImages(images_NCHW, torch.cat([part.labels_N for part in parts]))
 
 
-Decoded = Mapping[str, LabelledImages]  # the examples of each split, by its name
+Decoded = Mapping[str, LabelledImages]  # examples by name of the split
 
 
 def label_images(images_NCHW: np.ndarray, labels_N: np.ndarray, classes: int) -> LabelledImages:
@@ -115,8 +115,8 @@ class Splits:
         test: Test examples.
         validation: Validation examples; None if the publisher defines none. Then validation
             examples are held out from `train`.
-        parts: If the examples are composed from other images: the sha256 of each set of these
-            images, by name.
+        parts: The sha256 of each set of source images, by name. Empty unless the examples are
+            composed from source images.
     """
 
     train: LabelledImages
@@ -133,7 +133,7 @@ class Splits:
 
 
 class Reader(Protocol):
-    """A reader of one data set, which verifies the files that it reads."""
+    """A reader of one data set; each reader verifies the files that it reads."""
 
     def check(self, folder: str) -> None:
         """Check that `read` can succeed.
@@ -258,7 +258,7 @@ def draw_stratified(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
 
     The n examples of each class are put in random order. The example at index r of this order gets
     the rank (r + 1/2) / n. The sample consists of the `count` examples with the lowest ranks of all
-    classes. Equal ranks are put in random order.
+    classes. Examples of equal rank are put in random order.
 
     Args:
         labels_N: Classes [N].
@@ -279,9 +279,9 @@ def draw_stratified(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 class PreparedSplits(dict[str, Any]):
-    """The splits of a data set, ready for training, by name.
+    """A dictionary of the splits of a data set, prepared for training.
 
-    The names are "train", "validation" and "test".
+    The keys are "train", "validation" and "test".
 
     Args:
         parts: The object that makes the batches of each split, by name of the split.
@@ -315,7 +315,7 @@ def prepare_splits(
         validation: How many training examples to hold out for validation.
         device: The training device.
         declared: The expected number of examples of each split that the reader returns, by name of
-            the split. None allows any numbers.
+            the split. Held-out examples count as "train". None allows any numbers.
         image_shape: The expected C, H and W of the images in a batch. None allows any shape.
 
     Returns:

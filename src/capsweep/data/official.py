@@ -2,8 +2,8 @@
 
 Files are verified by their sha256 and decoded once per node. Decoded images are kept in
 `$XDG_CACHE_HOME/capsweep` or `~/.cache/capsweep`, since data folders are often shared or read-only.
-The cache has an .npz file for each data set with its declared hashes. The .npz file has the images,
-labels and digests of the splits. It may be deleted at any time.
+A cache file is an .npz file with the images, labels and digests of the splits of one data set. Its
+name depends on the declared hashes of the data set. Cache files may be deleted at any time.
 """
 
 import json
@@ -49,7 +49,7 @@ def decode_once(
         decode: Reads, verifies and decodes the files.
 
     Raises:
-        DataError: If `decode` raises it.
+        Exception: Any error of `decode`, such as a DataError.
     """
     identity = json.dumps({"format": FORMAT, "name": name, "declared": declared}, sort_keys=True)
     try:
@@ -60,7 +60,7 @@ def decode_once(
     if images is not None:
         return images
     with lock_file(path):
-        images = _load_decoded(path, identity)  # another process may have stored them meanwhile
+        images = _load_decoded(path, identity)  # another process may have stored the images
         if images is None:
             images = decode()
             try:
@@ -109,7 +109,7 @@ def _load_decoded(path: Path, identity: str) -> Decoded | None:
 
 
 class OfficialReader(Reader):
-    """A base class for readers of official files, which are decoded only once per node.
+    """A base class for readers of official files; the files are decoded only once per node.
 
     Args:
         sha256: The sha256 of each official file, by name of the file without ending. These hashes
@@ -177,11 +177,11 @@ class OfficialReader(Reader):
             *endings: Endings that a file may have, in order of preference.
 
         Returns:
-            The path and the bytes of each file, by the name in `names`.
+            The path and the bytes of each file. The keys are the given names.
 
         Raises:
-            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
-                decoded.
+            DataError: If a file is missing or cannot be read, or if its hash is not the declared
+                one.
             StoreError: If the object store does not answer.
         """
         allowed = {name: [f"{name}{ending}" for ending in endings] for name in names}
@@ -206,10 +206,10 @@ class OfficialReader(Reader):
     def _make_digest(self, name: str, path: Path, data: bytes) -> Digest:
         """Hash a file, and choose the declared hash to compare with the computed hash.
 
-        If the file is decompressed and has a hash in `sha256_plain`, that hash is chosen. All other
-        files are compared with their hash in `sha256`. There is one exception: if the hash in
-        `sha256` is "unknown", it is always chosen. Then an error asks the user to declare it,
-        because only `sha256` is part of the signature.
+        A decompressed file is compared with its hash in `sha256_plain`, if there is one. All other
+        files are compared with their hash in `sha256`. If the hash in `sha256` is "unknown", the
+        hash in `sha256_plain` is not used. Then an error asks the user to declare the hash in
+        `sha256`, because only `sha256` is part of the signature.
         """
         computed, declared = hash_bytes(data), self.sha256.get(name)
         is_plain = path.suffix != ".gz" and name in self.sha256_plain

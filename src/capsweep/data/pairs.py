@@ -53,7 +53,9 @@ def draw_words(key: int, counter: Tensor) -> Tensor:
 
 
 def draw_bits(key: int, counter: Tensor) -> Tensor:
-    """Compute the highest BITS bits of words of a random sequence, for `choose_integers`.
+    """Compute words of a random sequence, and return the highest BITS bits of each word.
+
+    `choose_integers` maps these bits to integers.
 
     Args:
         key: The seed of the sequence; see `draw_words`.
@@ -80,7 +82,7 @@ def choose_integers(bound: Tensor | int, draw: Tensor) -> Tensor:
 
 
 def draw_integers(bound: Tensor | int, key: int, counter: Tensor) -> Tensor:
-    """Draw an integer, uniform in 0 .. bound - 1, from each of some words of a random sequence.
+    """Draw uniform integers in 0 .. bound - 1 from the words of a random sequence.
 
     Args:
         bound: The number of possible integers, below 2**23. An int is the bound for all words; a
@@ -141,7 +143,7 @@ class PairDraws(NamedTuple):
         """Return the choices for some of the pairs.
 
         Args:
-            index_B: Indices of the pairs in these tensors, int64.
+            index_B: Indices of the pairs along the axis B, int64.
         """
         return PairDraws(*(part.index_select(0, index_B) for part in self))
 
@@ -151,8 +153,8 @@ class PairSource:
 
     Args:
         digits: Images [N, C, H, W] and labels [N] of the digits.
-        split: Name of the split. Each split has another random sequence.
-        seed: Seed of the data set, which is the same for all cells.
+        split: Name of the split. Each split has its own random sequence.
+        seed: Seed of the data set; all cells use the same seed.
         margin: Pixels that are added on each side of a digit's image.
         shift: Largest shift of a digit in pixels along each axis. Pixels of the digit that leave
             the image are cut off.
@@ -243,7 +245,7 @@ class PairSource:
         return _add_clipped(copy_windows(self.windows, below_B), copy_windows(self.windows, over_B))
 
     def _draw_partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
-        """Choose a second digit for each first digit, uniformly from all other classes."""
+        """Choose a second digit for each first digit, uniformly among digits of other classes."""
         start_B, count_B, others_B = self.classmates_N3.index_select(0, first_B).unbind(1)
         rank_B = choose_integers(others_B, draw_B)
         return _take_values(
@@ -274,7 +276,7 @@ class ComposedPairs(DeviceSplit):
     Args:
         examples: Images [N, C, H, W] and labels [N] of the digits, on the training device.
         split: Name of the split.
-        seed: Seed of the data set, which is the same for all cells.
+        seed: Seed of the data set; all cells use the same seed.
         margin: Pixels that are added on each side of a digit's image.
         shift: Largest shift of a digit in pixels along each axis.
         pairs: Number of different training pairs per digit.
@@ -308,8 +310,8 @@ class ComposedPairs(DeviceSplit):
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Draw the pairs of an epoch; see `DeviceSplit.prepare_epoch`.
 
-        The pairs of an epoch do not depend on `seed`, which is the seed of the cell. It decides
-        only the order in which the pairs are shown.
+        The pairs of an epoch do not depend on `seed`, the seed of the cell. This seed decides only
+        the order in which the pairs are shown.
         """
         first = (epoch % self.pairs) * len(self)
         drawn = self.source.draw_pairs(torch.arange(first, first + len(self), device=self.device))

@@ -103,7 +103,7 @@ def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
 
 
 class NovelViewpoints(Reader):
-    """A reader of smallNORB that trains on familiar viewpoints and tests on novel ones.
+    """A reader of smallNORB with familiar viewpoints for training and novel ones for testing.
 
     Training images are the official training images of the familiar viewpoints. Test images are the
     official test images of the other viewpoints. Validation images are the official test images of
@@ -111,11 +111,12 @@ class NovelViewpoints(Reader):
     capsules with EM routing" compares networks that have the same validation error.
 
     Args:
-        sha256: The sha256 of the `.mat.gz` files, including the `info` files. Keys are the names of
+        sha256: The sha256 of each `.mat.gz` file, also of the `info` files. Keys are the names of
             the files without ending.
         sha256_plain: The sha256 of each decompressed file that has a known hash, by the same names.
         folders: Where to look for the files: names of folders below the data folder.
-        viewpoint: The angle of the camera that is used to choose images: "azimuth" or "elevation".
+        viewpoint: The angle that makes a viewpoint familiar or novel: "azimuth" or "elevation" of
+            the camera.
         familiar: The familiar values of this angle, as the codes in the `info` files.
     """
 
@@ -134,7 +135,10 @@ class NovelViewpoints(Reader):
         self.column, self.familiar = INFO.index(viewpoint), list(familiar)
 
     def read(self, folder: str) -> Splits:
-        """Read and verify the three splits, each in the order of its file; see `Reader.read`."""
+        """Read and verify the splits; see `Reader.read`.
+
+        The examples of a split are in the order of the official file.
+        """
         files = self.files.read_verified(folder, INFOS.values(), *ENDINGS)
         splits = self.images.read(folder)
 

@@ -207,9 +207,10 @@ def squash_channels_kernel(
     TILE_P: tl.constexpr,
     BACKWARD: tl.constexpr,
 ):
-    """Write the squashed poses of primary capsules or, if BACKWARD, the gradient of the channels.
+    """Write the squashed poses of primary capsules, or a gradient.
 
-    The launch grid is (tiles of rows).
+    If BACKWARD, the kernel writes the gradient with respect to the channels, not the poses. The
+    launch grid is (tiles of rows).
     """
     row_R1, number_1P, inside_RP, row_RP = locate_rows(num_rows, P, TILE_R, TILE_P)
     line_R1 = row_R1 // width

@@ -279,7 +279,8 @@ def make_form(
     Args:
         tiling: Tiling of the outputs.
         size: Height and width of the images.
-        before: Number of rows of zeros above, and of columns of zeros left of the images.
+        before: Number of rows of zeros above the images, and number of columns of zeros left of the
+            images.
         places: Number of rows and number of columns of the outputs.
         dtype: Type of the transforms.
     """
@@ -336,7 +337,7 @@ class TransformedConvolution(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute the gradients of image, weights and bias. A gradient not needed is None."""
+        """Compute the gradients with respect to image, weights and bias; None if not needed."""
         return *_differentiate(ctx, _put_channels_last(grad_outputs[0])), None, None
 
 
@@ -374,15 +375,15 @@ def convolve(
     before: tuple[int, int],
     places: tuple[int, int],
 ) -> Tensor:
-    """Convolve images by the bilinear form of a tiling.
+    """Convolve images with the bilinear form that belongs to a tiling.
 
     Args:
         image_BCHW: Images.
         weight_OCKK: Weights.
         bias_O: Bias.
         tiling: Tiling of the outputs.
-        before: Number of rows of zeros above, and of columns of zeros left of the images. Below and
-            to the right, as many zeros are added as needed.
+        before: Number of rows of zeros above the images, and number of columns of zeros left of the
+            images. Below and to the right, as many zeros are added as needed.
         places: Number of rows and number of columns of the outputs.
 
     Returns:

@@ -108,7 +108,7 @@ class Votes:
 
         Args:
             logit_BMLJ: Routing logits.
-            norm: The set of parents that share a child. This option has no effect here, because
+            norm: The set of parents that share each child. This option has no effect here, because
                 there is only one parent position.
             none_of_the_above: Whether a share of each child may go to no parent. The softmax then
                 has an additional logit, 0, for this share.
@@ -199,8 +199,8 @@ class ConvolutionalVotes:
 
         Args:
             logit_BMLJ: Routing logits.
-            norm: The set of parents that share a child. "all": the parents at all positions above
-                the child. "types": the parents of all types at one position. "positions": the
+            norm: The set of parents that share each child. "all": all parents at all positions
+                above the child. "types": the parents of all types at one position. "positions": the
                 parents of one type at all positions above the child.
             none_of_the_above: Whether a share of each child may go to no parent. The softmax then
                 has an additional logit, 0, for this share.

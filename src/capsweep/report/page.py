@@ -127,7 +127,7 @@ def _list_config(cell: TableCell) -> str:
 
 
 def describe_counts(cells: Iterable[TableCell]) -> str:
-    """Count cells by status, in words such as `9 done, 6 missing`."""
+    """Return the number of cells with each status as text, such as `9 done, 6 missing`."""
     counts = Counter(cell.entry.status for cell in cells)
     return ", ".join(f"{count} {status}" for status, count in counts.items())
 

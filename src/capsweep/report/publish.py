@@ -82,11 +82,11 @@ def renew_section(page: Path, name: str, section: str | None, new: str | None = 
 
 
 def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
-    """Write a table into its published page, archive its cells, and return the page's path.
+    """Write a table into the page of its sweep, archive the table's cells, and return the path.
 
     The page is beside the sweep file. If there is no page yet, one is made. The page names no
-    folder of this machine. For a failed cell it gives only the kind of failure or the name of the
-    Python error.
+    folder of this machine. For a failed cell the page gives only the kind of failure or the name of
+    the Python error.
 
     Raises:
         UserError: If no cell is finished, the data were cut by limit_batches, the page has the
@@ -124,7 +124,7 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
 
 
 def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
-    """Write an archive of the cells of a table. A cell must have a result or have failed.
+    """Write an archive of those cells of a table that have a result or have failed.
 
     The new archive is verified before it replaces an older archive.
 
@@ -230,9 +230,10 @@ def _describe_code(provenance: Mapping[str, Any]) -> str:
 
 
 def _read_changed(content: Content, iterations: int) -> float | None:
-    """Return the share of images whose predicted classes change with `iterations` iterations.
+    """Return the share of images whose predicted classes change with another iteration count.
 
-    The result is None if the cell was not tested with this number of iterations.
+    `iterations` is the number of routing iterations at test. The result is None if the cell was not
+    tested with this number.
     """
     answers = [a for a in content["iterations"] or () if a["iterations"] == iterations]
     return answers[0]["changed"] if answers else None
@@ -276,7 +277,7 @@ def format_percent(values: Sequence[float]) -> str:
 
 
 def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
-    """Write a Markdown table of parameters, speed and measures of routing, with its notes.
+    """Write a Markdown table of parameters, speed and routing measures, and notes on this table.
 
     If routing was measured in some cell, each field of the table of results has a row for each
     routed layer. If not, fields that differ only in settings of the optimiser share a row.

@@ -122,7 +122,10 @@ class ResultTable:
 
     @property
     def is_matched(self) -> bool:
-        """Whether an arm trains to the baseline's accuracy. The table then shows accuracies."""
+        """Whether an arm trains until it reaches the baseline's accuracy.
+
+        The table then also shows accuracies.
+        """
         return any(arm.matched for arm in self.sweep.arms)
 
     @property

@@ -108,7 +108,7 @@ def _list_differences(
 
 
 def _join_accuracies(points: Sequence[Point]) -> str | None:
-    """Return the accuracies at which the given cells stop training; None if they have none.
+    """Return the accuracies at which the given cells stop training; None if none is known.
 
     In an arm that is matched to the baseline, each seed has its own accuracy.
     """
@@ -211,8 +211,8 @@ def find_published(
 ) -> tuple[PublishedNumber, ...]:
     """Find the published numbers to show beside a row.
 
-    A number is shown if its settings do not contradict the coordinates of the row. Only the network
-    and the number of epochs may differ. The number then gets a mark.
+    A published number is shown if it does not contradict the coordinates of the row. The network
+    and the epochs are not compared for this. If they differ, the published number gets a mark.
 
     Args:
         sweep: The sweep, whose file has the published numbers.
@@ -244,7 +244,7 @@ def _compose_file(path: str) -> list[Point]:
 def _list_contradictions(
     sweep: Sweep, number: Mapping[str, Any], point: Point, members: int
 ) -> dict[str, str]:
-    """List the published settings that differ from those of a cell, in words, by key.
+    """Return, by key and in words, the published settings that differ from those of a cell.
 
     - Settings that the cell does not have are left out.
     - A cell that trains for more epochs does not count as different.

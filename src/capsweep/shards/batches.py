@@ -102,7 +102,7 @@ class PassOrder:
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of the split at positions start .. stop - 1 of the permuted blocks.
 
-        The index of the pass is `number`.
+        The blocks are those of pass `number`.
         """
         stops, ends = _permute_blocks(self.count, self.block, self.seed, number)
         place = int(torch.searchsorted(ends, start, right=True))
@@ -131,8 +131,8 @@ def _permute_blocks(count: int, block: int, seed: int, number: int) -> tuple[Ten
 class GroupDataset(Dataset[Arrays | UserError]):
     """A dataset for a DataLoader; an item is a part of a shuffled group.
 
-    The key of an item is a pair: a group, and the slice of the shuffled group to return. If a file
-    or an object store has an error, the item is the error. The error is not raised, since a
+    The key of an item is a pair: a group, and the slice of the shuffled group to return. If reading
+    fails with a UserError, the error is returned as the item. The error is not raised, since a
     DataLoader would wrap its message in a traceback.
 
     Args:
@@ -246,7 +246,7 @@ class StretchImages(EvaluatedSplit):
         split: Name of the split.
         epoch_examples: Examples per training epoch. Each epoch continues after the last example of
             the epoch before it.
-        test_examples: How many test examples are used; these are the first of the test split.
+        test_examples: How many test examples are used; they are the first of the test split.
         workers: Number of processes that read ahead in training. With 0, the training process
             reads.
 
@@ -288,7 +288,7 @@ class StretchImages(EvaluatedSplit):
     def fingerprint(self) -> str:
         """Compute the sha256 of the images and labels that an evaluation of this split uses.
 
-        `ComposedPairs.fingerprint` returns the same value if it composes the same examples.
+        A split of `ComposedPairs` with the same examples has the same fingerprint.
         """
         digest = hashlib.sha256()
         for start in range(0, len(self), AT_ONCE):

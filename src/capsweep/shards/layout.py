@@ -1,6 +1,7 @@
 """The layout of a shard, and functions that write and read it.
 
-A shard is an HDF5 file with one HDF5 data set for each field. The chunks have BLOCK examples:
+A shard is an HDF5 file with one HDF5 data set for each field. A chunk has BLOCK examples. The
+fields are:
 
     images   uint8  [N, C, H, W]      input of the network
     labels   uint8  [N, L], or [N]    classes of the digits, or of the image
@@ -48,7 +49,7 @@ DAMAGE_ERRORS = (
     *(MemoryError, OverflowError),  # if a damaged header declares huge sizes
 )
 BLOCK = 500  # examples in a chunk: about 0.6 MB of MultiMNIST
-AT_ONCE = 2 * BLOCK  # examples that are made together; so few fit into the cache of a CPU
+AT_ONCE = 2 * BLOCK  # examples that are made together; they fit into the cache of a CPU
 DEFAULT_EXAMPLES = 100_000  # most examples in a shard, if the number of shards is not given
 MOST_BYTES = 2**29  # largest size of a shard in bytes; a shard is made in memory
 
@@ -72,7 +73,7 @@ class ShardJob(Protocol):
         ...
 
     def build_maker(self, split: str) -> Maker:
-        """Return a function that makes the examples of a split, a range in each call.
+        """Return a function that makes the examples of a split, one range per call.
 
         Args:
             split: Name of the split.
@@ -143,7 +144,7 @@ def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Sh
     """Make the examples of a shard and write it atomically.
 
     The HDF5 file is built in memory, and Python then writes its bytes to the disk. If the disk is
-    full, Python raises an OSError. HDF5 would abort the process when it closes the file.
+    full, Python raises an OSError, whereas HDF5 would abort the process when it closes the file.
 
     Args:
         folder: Folder of the data set.
@@ -197,7 +198,7 @@ def open_shard(path: Path) -> h5py.File:
 
 
 def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Iterator[str]:
-    """Compare attributes, dtypes and shapes of a shard with its manifest.
+    """Compare attributes, dtypes and shapes of a shard with the manifest.
 
     Args:
         file: The open shard.

@@ -92,7 +92,7 @@ class MakingPlan:
     def identity(self) -> str:
         """A description of the data set and its shards, as JSON with one dotted key per line.
 
-        All commands that fill the folder must have the same description.
+        A folder that was begun with one description cannot be continued with another.
         """
         content, names = self.job.content, self.job.list_fields()
         shards = {split: sum(p.split == split for p in self.parts) for split in content.splits}
@@ -109,7 +109,7 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
         shards: Number of shards of "train"; None puts at most 100,000 examples into each shard.
 
     Raises:
-        DataError: If the folder holds other files.
+        DataError: If the folder holds other files or another data set.
         UserError: If the disk has too few free bytes, if `folder` is not a folder, or if the number
             of shards is not possible.
     """
@@ -160,7 +160,7 @@ def run_locally(job: ShardJob, folder: Path, parts: Sequence[ShardPart]) -> Gene
         parts: The shards to make.
 
     Yields:
-        The outcome of each part, in the order of `parts`.
+        The outcome of each shard, in the order of `parts`.
 
     Raises:
         OSError: If a shard cannot be written.
@@ -192,7 +192,7 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
     """Return the manifest entry of a shard, or None if the folder has no intact file of the shard.
 
     In an intact file, the attributes and HDF5's checksums are right. If the folder has a readable
-    `index.json`, the hash of an intact file is in it.
+    `index.json`, the hash of the file must also be the hash in `index.json`.
     """
     path = folder / part.name
     if path.is_symlink() or not path.is_file():
@@ -238,7 +238,7 @@ def run_plan(
     Args:
         plan: The shards and their folder.
         run_tasks: Makes shards, in this process or on Ray.
-        on_outcome: Called with the outcome of each part.
+        on_outcome: Called with the outcome of each shard.
 
     Returns:
         The complete shards, the failures, and the exit status of the command.

@@ -78,7 +78,7 @@ class ShardPart:
 
 @dataclass(frozen=True)
 class Shard(ShardPart):
-    """A shard that is complete, with the hash of its file."""
+    """A complete shard, as the manifest describes it."""
 
     bytes: Size  # size of the file
     sha256: Sha256  # hash of the file
@@ -94,9 +94,9 @@ class Manifest:
     fingerprint: Sha256  # fingerprint of `content`
     content: DataSetContent  # the examples
     store: Literal["pixels"]  # how examples are stored; there is only one kind
-    # dtype and shape of the fields of an example, by name
+    # dtype and shape of each field of an example, by name of the field
     fields: Annotated[Fields, Field(min_length=1)]
-    shards: tuple[Shard, ...]  # all shards; the shards of a split are in order
+    shards: tuple[Shard, ...]  # all shards; within a split, in the order of examples
 
     def list_shards(self, split: str) -> tuple[Shard, ...]:
         """Return the shards of a split in the order of its examples.

@@ -17,7 +17,7 @@ from capsweep.shards.making import RERUN_HINT, ShardOutcome, make_shard
 from capsweep.shards.manifest import ShardPart
 
 RETRIES = 2  # repetitions of a task after its first attempt
-ENDING_SECONDS = 10.0  # time for running tasks to end before Ray is stopped; a task takes 1 s
+ENDING_SECONDS = 10.0  # time for running tasks (under 1 s each) to end before Ray is stopped
 
 
 def run_on_ray(
@@ -34,11 +34,11 @@ def run_on_ray(
         address: Address of a running cluster; None starts Ray on this machine.
 
     Yields:
-        The outcome of each part, in the order in which the tasks end.
+        The outcome of each shard, in the order in which the tasks end.
 
     Raises:
         ConfigError: If the cluster cannot be joined, or if Ray does not start on this machine.
-        Exception: The error of a task. A task with an OSError is first repeated up to twice.
+        Exception: The error of a task. After an OSError, the task is first repeated, up to twice.
     """
     cores = None if address else len(os.sched_getaffinity(0))
     with (

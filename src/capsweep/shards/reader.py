@@ -34,12 +34,12 @@ MOST_OPEN = 64  # most files that a process keeps open; HDF5 needs about 1 MB fo
 
 
 def declare_data_set(content: DataSetContent) -> list[str]:
-    """Return the overrides that declare a data set.
+    """Return the overrides of a configuration that declare a data set in shards.
 
-    A user types them after `dataset=multimnist_shards`.
+    A user types the overrides after `dataset=multimnist_shards`.
 
     Args:
-        content: The content of the data set.
+        content: The content of the data set, from its manifest.
     """
     validation = content.splits.get("validation", 0)
     return [
@@ -58,7 +58,7 @@ class ShardReader:
         folders: Where to look for the data set: names of folders below the data folder. The first
             folder that has the data set is used.
         digits: Reads the single digits from which the examples were composed.
-        origin: The hash of the declared hashes of the files of `digits`; see `hash_declared`.
+        origin: The sha256 of all declared hashes of `digits`; see `hash_declared`.
         targets: Whether a decoder needs a separate image of each digit. These images are not in the
             shards; they are composed from `digits`.
     """
@@ -70,7 +70,7 @@ class ShardReader:
     targets: bool
 
     def check(self, folder: str) -> None:
-        """Check that all shards exist and have the right size.
+        """Check that all shards exist and have the size in the manifest.
 
         The hash of a shard is verified later, before the first use of the shard.
 
@@ -176,7 +176,7 @@ class StoredRanges:
 
     Args:
         folder: Local folder of the shards.
-        manifest: The data set.
+        manifest: Manifest of the data set.
         split: Name of the split.
         source: Composes separate images of the digits; None if no decoder needs them.
 
@@ -261,8 +261,8 @@ def open_shard_once(process: int, verifier: ShardVerifier, shard: Shard) -> h5py
     The MOST_OPEN shards that were used most recently stay open.
 
     Args:
-        process: Id of this process. It is a key of the cache because, after a fork, the child must
-            not use the files that its parent opened.
+        process: Id of this process. After a fork, the child has another id, so that it does not
+            use the files that its parent opened.
         verifier: Verifies and opens the shard.
         shard: Entry of the shard in the manifest.
 

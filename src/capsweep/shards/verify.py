@@ -31,7 +31,7 @@ TICK = 2 * 10**9  # coarsest resolution of file times, in ns: that of the FAT fi
 
 @contextmanager
 def report_damage(path: Path) -> Iterator[None]:
-    """Convert an error of a `with` block that reads a shard to a DataError.
+    """Convert errors to a DataError while a `with` block reads a shard.
 
     The message has the path of the shard and says how to repair it.
 
@@ -165,7 +165,7 @@ class ShardVerifier:
 
         The times include the ctime, because it changes even if a program sets the mtime back. The
         text is empty if there is no file. The text is also empty if the file was changed less than
-        TICK ago, because its times may stay the same if it is changed again now.
+        TICK nanoseconds ago, because another change now might not change the times.
         """
         try:
             state = (self.folder / shard.name).lstat()

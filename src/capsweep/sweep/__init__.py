@@ -1,1 +1,1 @@
-"""Sweeps: read a sweep file, list its cells, plan them, and run those that are missing."""
+"""Sweeps: read a sweep file, list its cells, plan the cells, and run the missing cells."""

@@ -27,7 +27,7 @@ from capsweep.sweep.spec import Sweep
 from capsweep.tracking import mode as modes
 from capsweep.training.run import Job
 
-# Exit statuses; 2 is bad input. UNFINISHED: a time limit was reached before all cells finished.
+# Exit statuses; 2 is bad input. UNFINISHED: no cell failed, but some cells have not finished.
 FINISHED, FAILED, UNFINISHED, INTERRUPTED = 0, 1, 3, 130
 NOTHING = "nothing to run: every cell is finished"
 
@@ -186,7 +186,10 @@ def run_in_order(
 def add_seeds(
     sweep: Sweep, points: Sequence[Point], options: RunOptions, last: str, console: Console
 ) -> SweepEnd:
-    """Run a sweep, then repeatedly add seeds to rows of undecided order, and run it again.
+    """Run a sweep, and run it again with more seeds for the rows whose order is undecided.
+
+    This is repeated until the order of all rows is decided, or until the number of seeds in
+    MORE_SEEDS is reached.
 
     Args:
         sweep: The sweep.

@@ -5,14 +5,14 @@ An estimate comes from finished cells of the same shape, or else from a calibrat
 With BUDGET, only cells that are estimated to end in time start, and no cell is interrupted. A cell
 of unknown length does not start.
 
-MAX_HOURS limits the wall-clock time, for which a rented machine is paid. A cell that would not fit
-does not start. When the limit is reached, running cells stop after their epoch and keep a
-checkpoint. So the limit is exceeded by at most one epoch of each running cell, plus the test if
-that epoch was the cell's last. A cell of unknown length starts. A cell that is longer than the
-whole limit starts too. Such a cell is stopped at the limit, and the next command continues it.
+MAX_HOURS limits the wall-clock time, because a rented machine is paid by the hour. A cell that
+would end after the limit does not start, with two exceptions: a cell of unknown length, and a cell
+that is longer than the whole limit. When the limit is reached, running cells stop after their epoch
+and keep a checkpoint, from which the next command continues. So the limit is exceeded by at most
+one epoch of each running cell, plus the test if that epoch was the cell's last.
 
-Both limits are for one command as a whole, even if MORE_SEEDS makes it run the sweep several times.
-Each job of an array has its own limits.
+Both limits are for one command as a whole, even if MORE_SEEDS makes the command run the sweep
+several times. Each job of an array has its own limits.
 """
 
 import math
@@ -96,7 +96,7 @@ class Estimates:
 
 
 def _apply_calibration(cell: Cell, measured: Measurement) -> float:
-    """Compute the seconds of a cell from a calibration: start, training, validation and test."""
+    """Compute a cell's seconds for start, training, validation and test from a calibration."""
     dataset, epochs = cell.config["dataset"], cell.config["epochs"]
     images = dataset["examples"]["test"] + count_validation_examples(dataset) * epochs
     limit = cell.config["limit_batches"]

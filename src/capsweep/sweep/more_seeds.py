@@ -1,8 +1,8 @@
 """`MORE_SEEDS`: add seeds to rows whose order is undecided, up to a given number of seeds.
 
-A "look" is a test of all rows, which decides to which rows seeds are added. The added seeds and the
-looks are stored in a file below `places.storage`, because every later table of the sweep depends on
-both. A note below the table names the correction for the looks.
+A "look" is a test of all rows. The rows whose order is undecided in this test get more seeds. The
+added seeds and the looks are stored in a file below `places.storage`, because every later table of
+the sweep depends on both. A note below the table names the correction for the looks.
 """
 
 import json
@@ -138,11 +138,11 @@ def save(node: Places, sweep: Sweep, added: Added) -> None:
 
 
 def find_undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int) -> set[str]:
-    """Return the hashes of the places whose order relative to a neighbour is undecided.
+    """Return the hashes of the places whose order is undecided.
 
-    In each column, places are ranked by their mean. A place is tested against its neighbours in the
-    ranking. The significance level is divided by the number of columns, because each column is a
-    separate test.
+    In each column, places are ranked by their mean, and each place is tested against its neighbours
+    in the ranking. The order of two neighbours is undecided if their test is not significant. The
+    significance level is divided by the number of columns, because each column is a separate test.
 
     Args:
         sweep: The sweep.

@@ -44,10 +44,11 @@ class PlannedCell:
     def is_due(self, retry_failed: bool = False) -> bool:
         """Return whether a sweep would run this cell now.
 
-        A finished cell is due only if RERUN repeats it.
+        A finished cell is due only if RERUN repeats it. Any other cell is due, unless it would fail
+        again with the same code.
 
         Args:
-            retry_failed: Whether to run failed cells that would fail again with the same code.
+            retry_failed: Whether cells that would fail again with the same code are due too.
         """
         rerun = self.cell.config["rerun"]
         if self.entry.status in ("done", "stale"):
@@ -231,7 +232,7 @@ def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
 
 
 def _describe_time(config: Mapping[str, Any], seconds: Sequence[float]) -> str:
-    """Describe the time that cells take on this machine, in hours and in GPU- or CPU-hours."""
+    """Describe how long cells take on this machine, and how many GPU-hours or CPU-hours."""
     count, kind, share = count_slots(config)
     longest = max(max(seconds), sum(seconds) / count)
     size, unit = (1, "s") if longest < 120 else (60, "min") if longest < 7200 else (3600, "h")

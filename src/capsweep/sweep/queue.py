@@ -32,10 +32,10 @@ MOST_FRUITLESS = 3  # lost workers in a row, without a newer checkpoint, after w
 class Attempts:
     """The lost workers of a cell, which decide whether the cell is tried again.
 
-    A cell is retried without limit while each worker begins at a later epoch than every earlier
-    worker. This is usual on spot nodes. Otherwise the cell may kill its workers, or an epoch may
-    take longer than a node is available. Such a cell fails after MOST_FRUITLESS lost workers in a
-    row.
+    A cell is retried without limit as long as each worker begins at a later epoch than all earlier
+    workers. This is usual on spot nodes. If a worker begins no later, the cell may kill its
+    workers, or an epoch may take longer than a node is available. After MOST_FRUITLESS such workers
+    in a row, the cell fails.
     """
 
     fruitless: int = 0  # workers lost in a row without a newer checkpoint

@@ -136,7 +136,7 @@ class GpuSharing:
         self._measuring.discard(job.cell.shape)
 
     def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
-        """Set the share of the job's shape from `result`, or to a whole GPU if that is None."""
+        """Set the share of the job's shape from `result`; if `result` is None, to a whole GPU."""
         share = 1.0 if result is None else choose_share(Measurement(**result))
         self._shares[job.cell.shape] = share
 

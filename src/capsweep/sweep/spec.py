@@ -117,7 +117,7 @@ class Arm:
     """An arm of a sweep: a named group of cells that share overrides."""
 
     name: str  # its key in the sweep file
-    fixed: tuple[Override, ...]  # overrides of all its cells, those of `base` first
+    fixed: tuple[Override, ...]  # overrides of all its cells; the overrides of `base` come first
     axes: tuple[Override, ...] = ()  # each a key and its values; together they span the grid
     intervals: tuple[Interval, ...] = ()  # ranges from which a search draws
     coupled: tuple[tuple[str, ...], ...] = ()  # the keys of paired axes, one tuple for each pairing
@@ -158,7 +158,7 @@ class Sweep:
 
     @property
     def report_name(self) -> str:
-        """The name of the report's folder, made of name and words, as in `ablation-EPOCHS=1`."""
+        """The name of the report's folder: sweep and words, as in `ablation-EPOCHS=1`."""
         if not self.words:
             return self.name
         text = "-".join(self.words).replace(" ", "-").replace("/", "-")

@@ -55,8 +55,8 @@ def _quote_sweep(sweep: str) -> str:
 def interrupted_by_sigterm() -> Iterator[None]:
     """Treat SIGTERM inside the block like Ctrl-C: trials stop, and a sweep prints its progress.
 
-    SIGINT is enabled first, because Ray's jobs inherit a blocked SIGINT, and a shell makes
-    background jobs ignore SIGINT.
+    SIGINT is enabled first, because Ray starts jobs with SIGINT blocked, and shells start
+    background processes with SIGINT ignored.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -121,7 +121,7 @@ def _format_places(*places_there: str) -> list[str]:
 
 
 def _drop_words(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return `words` without the words that set a name of `names` or a key of `places`."""
+    """Return the words that set neither a name in `names` nor a key of `places`."""
     named = [(word.partition("=")[0], word) for word in words]
     return [word for name, word in named if name not in names and not name.startswith("places")]
 

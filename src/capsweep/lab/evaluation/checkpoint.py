@@ -279,7 +279,7 @@ def split_range(count: int, size: int) -> Iterator[slice]:
 
 
 def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Copy the science, and add the values that `logistics` has for the keys LOGISTICS_INSIDE."""
+    """Copy `science`, and add the values of the keys LOGISTICS_INSIDE from `logistics`."""
     config = copy.deepcopy(dict(science))
     for path in LOGISTICS_INSIDE:
         section, _, key = path.rpartition(".")

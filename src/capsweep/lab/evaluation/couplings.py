@@ -180,7 +180,7 @@ class LinkSpread:
 
     @property
     def variety(self) -> float | None:
-        """The measure `variety` of the layer; None if all couplings are equal."""
+        """The variance between images divided by the total variance; None if couplings are equal."""
         between = float(self.squares_MLJ.mean()) / self.count
         total = between + float(self.mean_MLJ.var(correction=0))
         is_equal = total <= (ROUNDING * float(self.mean_MLJ.abs().mean())) ** 2
@@ -188,7 +188,9 @@ class LinkSpread:
 
 
 class LayerMeasures:
-    """The measures of one routed layer. Images are added batch by batch.
+    """The measures of one routed layer: entropy, polarisation, variety, dead parents and trees.
+
+    Images are added batch by batch.
 
     Args:
         layer: A layer that routes.

@@ -7,6 +7,9 @@
         v_j  = squash(s_j)
         b_ij = b_ij + u_hat_ij . v_j        skipped after the last iteration
 
+Here u_hat_ij is the vote of child i for parent j, c_ij is the coupling of child and parent, and v_j
+is the pose of the parent.
+
 The option `normaliser` chooses the function that turns the logits b_j of a child into couplings:
 
     softmax     c_j = exp(b_j) / sum_k exp(b_k)
@@ -15,11 +18,11 @@ The option `normaliser` chooses the function that turns the logits b_j of a chil
     sparsemax   c_j = max(b_j - tau, 0)                     projection on the simplex
     entmax      c_j = max(b_j / 2 - tau, 0)^2               alpha = 1.5
 
-Here tau is the number for which the couplings of a child sum to 1. The couplings of sigmoid and
-max_min have no fixed sum. If all logits are 0, a coupling is 1 / J with softmax, 1 / 2 with sigmoid
-and 1 with max_min. The bounds 0 and 1 of max_min, and its value 1 for equal logits, are our choice.
-Equal logits get no gradient in max_min. A learned prior starts with equal logits, so it never
-changes if routing has only one iteration.
+In sparsemax and entmax, tau is the number for which the couplings of a child sum to 1. The
+couplings of sigmoid and max_min have no fixed sum. If all logits are 0, a coupling is 1 / J with
+softmax, 1 / 2 with sigmoid and 1 with max_min. The bounds 0 and 1 of max_min, and its value 1 for
+equal logits, are our choice. Equal logits get no gradient in max_min. A learned prior starts with
+equal logits, so it never changes if routing has only one iteration.
 
 Sources of the functions:
 

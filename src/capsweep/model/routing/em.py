@@ -16,6 +16,9 @@ better gets a larger share. The index h runs over the D numbers of a pose.
         R_ij = exp(fit_ij) / (sum of exp(fit_ik) over all parents k of child i)
     a_j = sigmoid(logit_j);   M_j = mu_j
 
+Here V_ij is the vote of child i for parent j, a_i the activation of the child, M_j the pose of the
+parent, and a_j the activation of the parent.
+
 The last E-step is left out, because nothing reads its result. Gradients flow through all
 iterations. lambda_t depends on the routing iteration t and does not change during training.
 

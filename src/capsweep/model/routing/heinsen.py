@@ -11,6 +11,9 @@
         R_ij = softmax_j fit_ij
     a_j = sigmoid(z_j)
 
+Here V_ij is the vote of child i for parent j, a_i the activation of the child, mu_j the pose of the
+parent, and a_j the activation of the parent.
+
 Children are assigned as in EM routing, but the activation is computed differently. z_j is the
 benefit of using the children minus the benefit of ignoring them. The prices beta_use_ij and
 beta_ignore_ij are learned for each pair of child and parent. There is no description length and no

@@ -8,6 +8,8 @@ Source: "Capsules with Inverted Dot-Product Attention Routing".
         b_ij = u_hat_ij . v_j / sqrt(D)      replaces the old b_ij; skipped after the last iteration
         c_ij = softmax_j b_ij
 
+Here u_hat_ij is the vote of child i for parent j, and v_j the pose of the parent.
+
 Each iteration replaces the logits instead of adding to them, so the couplings converge instead of
 becoming one-hot. Parents are normalised instead of squashed. All poses of parents have nearly the
 same length, so the length carries no information. A linear head computes the class scores from the

@@ -10,6 +10,8 @@ from the GitHub repository leftthomas/CapsuleLayer.
         o_j  = sum_i c_ij u_hat_ij
     v_j = squash(o_j)                         once, at the end
 
+Here u_hat_ij is the vote of child i for parent j, and v_j the pose of the parent.
+
 Let m_j = o_j / |o_j|. An iteration first chooses the couplings c_ij and then the directions m_j.
 Both choices minimise the same function, so the value of this function never increases:
 

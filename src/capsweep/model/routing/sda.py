@@ -10,7 +10,9 @@ Source: "Training Deep Capsule Networks", gamma-capsules.
         d_ij = |v_j - u_hat_ij|;  d = mean of d_ij over all i and j
         b_ij = - 2 ln(9 (J - 1)) d_ij / d    replaces the old b_ij; skipped after the last iteration
 
-With the option `clip`, a vote longer than the pose of its child is shortened to that length.
+Here u_hat_ij is the vote of child i for parent j, u_i the pose of the child, and v_j the pose of
+the parent. With the option `clip`, a vote that is longer than its child's pose is shortened to the
+length of that pose.
 
 A vote and a parent agree if their distance is small. Suppose that the distance of a vote to one
 parent is half the mean distance d, and its distance to all other parents is d. The logits are

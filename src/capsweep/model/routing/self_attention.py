@@ -7,6 +7,8 @@ Source: "Efficient-CapsNet: capsule network with self-attention routing".
     s_j  = sum_i c_ij u_hat_ij
     v_j  = (1 - exp(-|s_j|)) s_j / |s_j|
 
+Here u_hat_ij is the vote of child i for parent j, and v_j the pose of the parent.
+
 The algorithm has a single pass. Each vote attends to the sum of all votes for the same parent,
 including the vote itself. The learned beta_ij are added after the softmax, so the couplings of a
 child have no fixed sum. Apart from scale and beta, the algorithm is dynamic routing with two

@@ -5,6 +5,9 @@
     v_j  = sum_i a_i c_ij u_hat_ij / m_j
     a_j  = m_j / sum_k m_k
 
+Here u_hat_ij is the vote of child i for parent j, a_i the activation of the child, v_j the pose of
+the parent, and a_j the activation of the parent.
+
 Each child chooses its parents by learned gates w_ij and b_ij, independently of the other children.
 There are no iterations, and the couplings do not depend on the votes. The layer is a mixture of
 experts. The gates can distinguish a pose from its negative; routing by agreement cannot. The

@@ -16,7 +16,9 @@ prior (m0 = 0, nu0 = D + 1). kappa0 and psi0 are options; both are 1 in the pape
     H_j = [D ln(2 pi e) - ln |L_j|] / 2
     a_j = sigmoid(shift_j - scale_j exp(ln pi_j) H_j / D);   M_j = m_j
 
-The last two lines of the loop are skipped in the last iteration.
+The last two lines of the loop are skipped in the last iteration. Here V_ij is the vote of child i
+for parent j, a_i the activation of the child, L_j the precision matrix of the parent's Gaussian,
+and H_j the entropy of this Gaussian. M_j and a_j are the pose and the activation of the parent.
 
 The algorithm differs from EM routing in two ways. The priors keep the variances of a parent above 0
 even if the parent has only one child. The activation follows from the entropy of the Gaussian,
@@ -30,8 +32,8 @@ from the paper in these points:
 - Instead of BN, each parent type has a learned scale and a learned shift. They start at 1 and 0.
 - H is divided by D. The result is the entropy per dimension.
 - Poses are not batch-normalised.
-- The first assignment of a child is equal among its parents at all positions. In the paper the
-  first assignment is 1 / J at each position.
+- A child is first assigned equally to its parents at all positions. In the paper the first
+  assignment is 1 / J at each position.
 
 An iteration costs 4 B M L J D multiplications; the reference keeps about two tensors of the size of
 the votes per iteration.

@@ -283,8 +283,8 @@ def make_fast(
     """Make the fast implementation of a reference that reads its votes through `form_votes`.
 
     The fast implementation needs less time and memory and cannot record a trace. It routes a few
-    images at a time, because images do not influence each other. The votes of these images stay in
-    the cache. If no gradients are needed, no other votes are in memory.
+    images at a time; this is possible because images do not influence each other. The votes of
+    these images stay in the cache. If no gradients are needed, no other votes are in memory.
 
     Args:
         reference: Reference implementation of a variant.

@@ -48,6 +48,9 @@ ROUNDING = 1e-6  # smaller relative differences of couplings come from rounding 
 class Children:
     """The children of a routed layer, and how they divide themselves among their parents.
 
+    A link is a pair of a child and a parent. A distribution is a set of links of one child, among
+    which the child divides itself once. A child can have several distributions.
+
     Attributes:
         rule: The rule that says which parents share a child, and whether a share may go to no
             parent.
@@ -151,7 +154,7 @@ def find_children(layer: Any, shape: Sequence[int]) -> Children:
 
 
 class LinkSpread:
-    """Mean and variance of each link's coupling over images, computed in float64.
+    """Mean and variance over images of each coupling of a child and a parent, in float64.
 
     Args:
         shape: Numbers of parent positions, children below a position, and parent types.

@@ -180,7 +180,7 @@ class LinkSpread:
 
     @property
     def variety(self) -> float | None:
-        """The variance between images divided by the total variance; None if all are equal."""
+        """The variance between images, relative to the total; None if all couplings are equal."""
         between = float(self.squares_MLJ.mean()) / self.count
         total = between + float(self.mean_MLJ.var(correction=0))
         is_equal = total <= (ROUNDING * float(self.mean_MLJ.abs().mean())) ** 2

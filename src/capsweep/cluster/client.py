@@ -29,7 +29,7 @@ from capsweep.errors import ConfigError, UnreachableError
 for _name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # the second sets its own level
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-ANSWER_SECONDS = 5.0, 60.0  # to connect; between two parts of an answer
+ANSWER_SECONDS = 5.0, 60.0  # timeouts: to connect; between two parts of an answer
 LOCAL_SERVER = "http://127.0.0.1:8265"  # Ray's default; also for ssh tunnels
 KEY = "RAY_ADDRESS or cluster.jobs"
 WORKER_COMMAND = "--python_worker_command="  # an option of a raylet

@@ -29,7 +29,7 @@ PLACES = ("STORAGE", "DATA_DIR", "LEDGER")
 DRIVER = ("CLUSTER", "RAY_ADDRESS", "cluster", "cluster.address", "cluster.jobs", "cluster.submit")
 STOP_SECONDS = 60  # a driver that has not ended after this time is killed by Ray
 LOOK_SECONDS = 1.0  # between two checks of a job
-NOT_FOUND, NOT_RUNNABLE = 127, 126  # exit statuses of a shell: no such program; it cannot run
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # exit statuses of a shell that fails to run a program
 
 
 def name_command(sweep: str, words: Sequence[str]) -> str:
@@ -55,8 +55,8 @@ def _quote_sweep(sweep: str) -> str:
 def interrupted_by_sigterm() -> Iterator[None]:
     """Treat SIGTERM inside the block like Ctrl-C: trials stop, and a sweep prints its progress.
 
-    SIGINT is enabled first, because Ray's jobs inherit a blocked SIGINT, and a shell makes
-    background jobs ignore SIGINT.
+    SIGINT is enabled first, because Ray starts jobs with SIGINT blocked, and shells start
+    background processes with SIGINT ignored.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -92,9 +92,10 @@ def make_inner_command(
 
 
 def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str] | None:
-    """Return the words of a command with the places that `cluster.node` sets for compute nodes.
+    """Replace the places in the words of a command with the places of the compute nodes.
 
-    Places are the folders or URLs of storage, data and ledger.
+    Places are the folders or URLs of storage, data and ledger. `cluster.node` sets the places of
+    the compute nodes.
 
     Args:
         words: Words of the command.
@@ -120,7 +121,7 @@ def _format_places(*places_there: str) -> list[str]:
 
 
 def _drop_words(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return `words` without the words that set a name of `names` or a key of `places`."""
+    """Return the words that set neither a name in `names` nor a key of `places`."""
     named = [(word.partition("=")[0], word) for word in words]
     return [word for name, word in named if name not in names and not name.startswith("places")]
 
@@ -168,7 +169,7 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
         if staged.exists() and staged.read_bytes() != sweep.read_bytes():
             raise ConfigError(f"{sweep}: sweeps/ has another file of this name; rename one of them")
         shutil.copyfile(sweep, staged)
-        # Everyone who sees the dashboard can read these values: no secrets and no local paths.
+        # The dashboard shows these values to all users: no secrets and no local paths here.
         runtime_env = {
             "py_modules": [str(package), str(package.with_name(package_files.JOBS))],
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},

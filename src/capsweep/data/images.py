@@ -115,8 +115,8 @@ class Splits:
         test: Test examples.
         validation: Validation examples; None if the publisher defines none. Then validation
             examples are held out from `train`.
-        parts: If the examples are composed from other images: the sha256 of each set of these
-            images, by name.
+        parts: The sha256 of each set of source images, by name. Empty unless the examples are
+            composed from source images.
     """
 
     train: LabelledImages

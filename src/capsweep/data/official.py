@@ -206,10 +206,10 @@ class OfficialReader(Reader):
     def _make_digest(self, name: str, path: Path, data: bytes) -> Digest:
         """Hash a file, and choose the declared hash to compare with the computed hash.
 
-        If the file is decompressed and has a hash in `sha256_plain`, that hash is chosen. All other
-        files are compared with their hash in `sha256`. There is one exception: if the hash in
-        `sha256` is "unknown", this word is chosen. Then an error asks the user to declare the hash
-        in `sha256`, because only `sha256` is part of the signature.
+        A decompressed file is compared with its hash in `sha256_plain`, if there is one. All other
+        files are compared with their hash in `sha256`. If the hash in `sha256` is "unknown", the
+        hash in `sha256_plain` is not used. Then an error asks the user to declare the hash in
+        `sha256`, because only `sha256` is part of the signature.
         """
         computed, declared = hash_bytes(data), self.sha256.get(name)
         is_plain = path.suffix != ".gz" and name in self.sha256_plain

@@ -154,7 +154,7 @@ class PairSource:
     Args:
         digits: Images [N, C, H, W] and labels [N] of the digits.
         split: Name of the split. Each split has its own random sequence.
-        seed: Seed of the data set, which is the same for all cells.
+        seed: Seed of the data set; all cells use the same seed.
         margin: Pixels that are added on each side of a digit's image.
         shift: Largest shift of a digit in pixels along each axis. Pixels of the digit that leave
             the image are cut off.
@@ -276,7 +276,7 @@ class ComposedPairs(DeviceSplit):
     Args:
         examples: Images [N, C, H, W] and labels [N] of the digits, on the training device.
         split: Name of the split.
-        seed: Seed of the data set, which is the same for all cells.
+        seed: Seed of the data set; all cells use the same seed.
         margin: Pixels that are added on each side of a digit's image.
         shift: Largest shift of a digit in pixels along each axis.
         pairs: Number of different training pairs per digit.

@@ -76,7 +76,7 @@ class Convolution(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute the feature maps [B, C, H, W] of a batch of images."""
-        # Dividing the weights touches fewer numbers than dividing the features or the sums.
+        # Dividing the weights takes fewer divisions than dividing the features or the sums.
         weight = self.weight if self.divisor == 1 else self.weight / self.divisor
         tiling = self._choose_tiling(input)
         if tiling is None and self._sees_few(input):

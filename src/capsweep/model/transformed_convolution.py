@@ -91,7 +91,7 @@ class Operand:
         return rows.view(count, -1, 2 * rows.shape[1], self.size * rows.shape[3])
 
     def transform_columns(self, rows: Tensor, pair: int) -> Tensor:
-        """Apply the second step, along the columns, to pair number `pair`; return [T, F, C]."""
+        """Apply the second step, along the columns, to one pair; return components [T, F, C]."""
         return _multiply(self.transform.columns[pair], rows[:, pair])
 
     def transpose_columns(self, components_FTC: Tensor, pair: int) -> Tensor:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, HEIGHT = 4.6, 2.9  # inches of a panel; its text can be read on a phone
+WIDTH, HEIGHT = 4.6, 2.9  # inches of a panel; at this size, text can be read on a phone
 LEGEND_LINE = 0.18  # inches that a line of the legend adds to a figure's height
 LETTERS = 9  # points, the size of letters
 TICKS = 6  # most ticks on an axis, so that their numbers do not overlap
@@ -67,7 +67,7 @@ class Curve:
     """The curve of a metric by epoch, for one row of a table."""
 
     name: str  # name of the row, for the legend
-    row: int  # index of the row among the drawn rows; it decides the style
+    row: int  # index of the row among the drawn rows; the index decides the style
     epochs: tuple[int, ...]  # epochs that all seeds have, counted from 1
     mean: tuple[float, ...]  # mean over the seeds, for each epoch
     low: tuple[float, ...]  # smallest value among the seeds, for each epoch
@@ -82,7 +82,7 @@ class Mark:
     """
 
     name: str  # name of the row, for the legend
-    row: int  # index of the row among the drawn rows; it decides the style
+    row: int  # index of the row among the drawn rows; the index decides the style
     cost: float  # mean of the cost over the seeds
     mean: float  # mean of the metric over the seeds
     std: float | None  # standard deviation of the metric over the seeds; None for one seed

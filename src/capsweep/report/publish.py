@@ -265,7 +265,7 @@ def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[fl
 
 
 def format_percent(values: Sequence[float]) -> str:
-    """Write the mean and the standard deviation of fractions in percent: `87.31 ± 1.20 %`.
+    """Write the mean and the standard deviation of fractions, such as `87.31 ± 1.20 %`.
 
     There is one fraction for each seed. If there are no values, the text is `–`.
     """

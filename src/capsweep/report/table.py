@@ -73,7 +73,7 @@ class CellGroup:
 
     @property
     def causes(self) -> list[str]:
-        """The distinct causes for which cells failed."""
+        """The causes of the failed cells, each listed once."""
         causes = (cell.entry.cause for cell in self.cells.values())
         return [cause for cause in dict.fromkeys(causes) if cause is not None]
 

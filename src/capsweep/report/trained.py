@@ -34,7 +34,7 @@ DIFFERS = "≠"  # mark of a published number that is not comparable with its ro
 DECLARED = {"model": "network", "dataset": "data set", "epochs": "epochs"}
 WORDS = {"model": "{}", "dataset": "{}", "epochs": "{} epochs", "members": "ensemble of {}"}
 WHOLE = {"model": "unchanged {}", "dataset": "all of {}"}
-MARKED = ("model", "epochs")  # a number that differs only in these is shown, with the mark DIFFERS
+MARKED = ("model", "epochs")  # a number may differ from its row in these keys, and is then marked
 
 Place = tuple[Any, ...]
 

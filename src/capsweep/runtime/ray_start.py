@@ -45,7 +45,7 @@ CURE = (
     "path, or do without Ray (EXECUTOR=local)"
 )
 ANSWER_SECONDS = 10.0  # time in which a host that exists must accept a connection
-START_SECONDS = 180.0  # time in which Ray must start; long, for busy machines; Ray has 30 s
+START_SECONDS = 180.0  # time in which Ray must start, even on busy machines; Ray's default is 30
 VITAL = ("gcs_server", "raylet")  # processes without which Ray hangs
 PORT_WAIT, PRELOAD = "RAY_gcs_server_port_wait_time_s", "RAY_preload_python_modules"
 LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two checks; to end the work after Ray has died
@@ -80,7 +80,7 @@ def connected(
             of Ray has ended.
     """
     before = signal.getsignal(signal.SIGTERM)
-    # Ray on this machine listens on 127.0.0.1 only, which is Ray's default on macOS.
+    # Ray on this machine listens on 127.0.0.1 only, as it does by default on macOS.
     joins, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, address is not None
     with ExitStack() as stack:
         stack.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", joins)
@@ -111,9 +111,9 @@ def connected(
 class _RayWatch:
     """A watch over the Ray that this process starts.
 
-    When one of Ray's processes in VITAL has died, the watch kills all other processes of that Ray.
-    Without the watch, Ray would wait for ever after its raylet has died. After its gcs_server has
-    died, Ray would wait until a timeout ends this process.
+    When the raylet or the gcs_server has died, the watch kills all other processes of this Ray.
+    Without the watch, Ray would wait for ever after the death of the raylet. After the death of the
+    gcs_server, Ray would wait until a timeout ends this process.
     """
 
     def __init__(self) -> None:
@@ -187,8 +187,8 @@ class _RayWatch:
     def _kill_all(self) -> None:
         """Kill all processes of this Ray.
 
-        Children of a killed process become children of this process, so the next round
-        of the loop finds them.
+        Children of a killed process become children of this process, so the next round of the loop
+        finds them.
         """
         for _ in range(int(ANSWER_SECONDS)):
             rest = [child for child in _list_descendants() if child.pid not in self._others]

@@ -143,7 +143,7 @@ def _console_class() -> "type[Console]":
             return super().render_str(escape_text(text, self.file), **how)
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-            """Yield rich's segments with escaped texts; some texts do not pass `render_str`."""
+            """Yield rich's segments with escaped texts, because some texts bypass `render_str`."""
             for part in super().render(renderable, options):
                 yield (
                     part if part.control else Segment(escape_text(part.text, self.file), part.style)

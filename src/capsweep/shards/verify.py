@@ -31,7 +31,7 @@ TICK = 2 * 10**9  # coarsest resolution of file times, in ns: that of the FAT fi
 
 @contextmanager
 def report_damage(path: Path) -> Iterator[None]:
-    """Convert an error of a `with` block that reads a shard to a DataError.
+    """Convert errors to a DataError while a `with` block reads a shard.
 
     The message has the path of the shard and says how to repair it.
 

@@ -90,7 +90,7 @@ def _t_interval(array: np.ndarray, low: float, high: float) -> tuple[float, floa
 def list_common_steps(series: Sequence[Mapping[int, float]]) -> list[int]:
     """Return the epochs or steps that all series have, in increasing order.
 
-    A mean over the series at these steps does not jump where a shorter series ends.
+    A mean over the series, taken at these steps only, does not jump at the end of a shorter series.
     """
     return sorted(set.intersection(*map(set, series))) if series else []
 

@@ -33,8 +33,8 @@ class Labels:
     group: str = "train"  # name of the sweep
     job_type: str = "train"  # name of the arm
     name: str = ""  # name of the run; empty: the cell's signature is used
-    notes: str = ""  # the question of the sweep
-    tags: Sequence[str] = ()  # such as data set, model and routing
+    notes: str = ""  # question that the sweep answers
+    tags: Sequence[str] = ()  # for example data set, model and routing
 
 
 UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())

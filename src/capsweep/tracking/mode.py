@@ -83,8 +83,9 @@ def read_server_url() -> str:
 def clean_environment() -> dict[str, str]:
     """Return the environment for W&B's process.
 
-    Of the variables that begin with WANDB_, only PASSED_VARIABLES are included. White space at both
-    ends of their values is removed, because a secret from a file may end with a newline.
+    Of the variables whose names begin with WANDB_, only the PASSED_VARIABLES are included. White
+    space at both ends of their values is removed, because a secret from a file may end with a
+    newline.
     """
     kept = {f"WANDB_{name}" for name in PASSED_VARIABLES}
     variables = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") or k in kept}

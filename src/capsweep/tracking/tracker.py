@@ -50,7 +50,7 @@ MOST_FAULTS = 2  # after this number of faults in a row, the training process st
 
 
 class TrackingError(Exception):
-    """An error of W&B, or of the process that uses W&B, in one line."""
+    """An error of W&B or of the process that uses W&B. The message has one line."""
 
 
 class WandbProcess:
@@ -335,7 +335,7 @@ def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", alone: float) 
     """
     with os.fdopen(pipe, "rb") as lines:
         for line in lines:
-            if line.endswith(b"\n"):  # else the parent was killed while it wrote
+            if line.endswith(b"\n"):  # else the parent was killed while it wrote the line
                 requests.put(json.loads(line))
     requests.put({"do": "end"})
     time.sleep(alone)

@@ -2,8 +2,8 @@
 
 Only processes that may wait for W&B import this module. `handle_run` carries out the requests of a
 `Tracker`, and `handle_upload` carries out the requests of a sync. The id of a run is the cell's
-signature, so a cell that is sent twice is one run. Only new or changed content is sent. For this
-purpose, a resumed run knows its last step, and its summary has digests of the matrix and pictures.
+signature, so a cell that is sent twice is one run. Only new or changed content is sent. Rows are
+compared with the last step of the run, and matrix and pictures with digests in its summary.
 """
 
 import io
@@ -138,7 +138,7 @@ def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
     if row["step"] < run.starting_step:
         return
     is_point = POINT_LOSS in row
-    # A row of steps.jsonl has a fraction of epochs, which must not be on the axis of epochs.
+    # In a row of steps.jsonl, the epoch is a fraction. It must not be on the axis of epochs.
     values = {name: row[name] for name in ("step", POINT_LOSS)} if is_point else dict(row)
     # W&B joins the row of an epoch with the row of the epoch's last step.
     run.log(values, step=row["step"], commit=not is_point)

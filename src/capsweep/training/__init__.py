@@ -17,8 +17,8 @@ Row = dict[str, Any]  # a row of metrics.jsonl (one epoch) or of steps.jsonl (se
 class StopFlag:
     """A flag that the first SIGTERM sets; a second SIGTERM ends the process.
 
-    Slurm, for example, sends SIGTERM before it ends a job. The flag is never cleared. It therefore
-    ends all later cells of the process too.
+    Slurm, for example, sends SIGTERM before it ends a job. The flag is never cleared, so all later
+    cells of the process end early too.
     """
 
     def __init__(self) -> None:

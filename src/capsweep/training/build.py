@@ -132,8 +132,8 @@ def check_targets(config: Mapping[str, Any]) -> None:
 def _check_home(key: str, target: str) -> None:
     """Raise ConfigError unless a target is callable and is defined in an allowed module.
 
-    The name of a target is not enough: `capsweep.data.cifar10.tarfile.open`, for example, begins
-    like an allowed module, but is a function of the standard library.
+    A check of the name is not enough. For example, `capsweep.data.cifar10.tarfile.open` begins with
+    the name of an allowed module, but is a function of the standard library.
     """
     try:
         item = resolve_name(target)

@@ -201,7 +201,7 @@ def find_activations(module: nn.Module, output: Any) -> Tensor | None:
 
 def measure_quantiles(active: Tensor) -> dict[str, float]:
     """Return the quantiles of activations by name: q0, q10, q25, q50, q75, q90 and q100."""
-    # Not torch.quantile, which takes at most 2^24 values.
+    # np.quantile is used, because torch.quantile accepts at most 2^24 values.
     levels = np.quantile(active.cpu().numpy(), QUANTILES).tolist()
     return {f"q{100 * q:.0f}": value for q, value in zip(QUANTILES, levels, strict=True)}
 

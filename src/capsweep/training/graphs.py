@@ -71,7 +71,7 @@ class CapturedStep:
             torch.empty_like(batch.images_BCHW), torch.empty_like(batch.labels), targets_BLCHW
         )
         groups, device = step.optimizer.param_groups, step.device
-        # GPU kernels read learning rates in float32, the processor reads them in float64.
+        # GPU kernels read learning rates in float32. The processor reads them in float64.
         rate_type = torch.float32 if device.type == "cuda" else torch.float64
         self.rates = [torch.zeros((), dtype=rate_type, device=device) for _ in groups]
         self.margin = None

@@ -1,4 +1,4 @@
-"""The LightningModule that trains and tests one network, and the use of Lightning's Trainer.
+"""The LightningModule that trains one network, and the function that runs Lightning's Trainer.
 
 Shape letters: B batch, N classes, M test examples, L classes shown in one image.
 """

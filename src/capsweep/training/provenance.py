@@ -56,7 +56,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
         "fingerprint": (
             dataset["shards"]["fingerprint"] if "shards" in dataset else dataset["reader"]["sha256"]
         ),
-        # Choices that change only the rounding of the numbers.
+        # These choices change results only by rounding.
         "implementations": {
             **({} if routing is None else {"routing": routing["impl"]}),
             "convolutions": f"{trainer.get('convolution', 'auto')}, channels {layout}",

@@ -166,7 +166,7 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
 def _train_cell(
     job: Job, here: Places, directory: CellDirectory, lease: Lease | None, hooks: RunHooks
 ) -> dict[str, Any]:
-    """Train, test and finish a claimed cell, and return its result."""
+    """Train and test a cell that this process has claimed, and store and return the result."""
     from capsweep.training import callbacks, fit  # these import torch and Lightning
 
     def check_lease() -> None:

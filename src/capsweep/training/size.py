@@ -40,8 +40,7 @@ class Size:
 
     parameters: int  # number of parameters
     # Floating-point operations of the forward pass of one image. Only the multiplications and
-    # additions in matrix products and convolutions are counted. If there is a decoder, it is
-    # included.
+    # additions in matrix products and convolutions are counted. A decoder is included.
     flops: int
 
 
@@ -130,7 +129,7 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = build.build_network(config)
         for layer in find_layers(network):
-            layer.impl = "reference"  # the FLOPs of all implementations are counted as these
+            layer.impl = "reference"  # its FLOPs are reported for every implementation
         names = {module: name for name, module in network.named_modules()}
 
         def enter_module(module: Any, *_: Any) -> None:

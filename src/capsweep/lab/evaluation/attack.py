@@ -311,7 +311,7 @@ def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> 
 def perturb_images(
     network: Network, model: ThreatModel, attack: Attack, start_BCHW: Tensor
 ) -> Tensor:
-    """Return the images [B, C, H, W] after all steps of an attack from a start."""
+    """Apply all steps of an attack to start images, and return the images [B, C, H, W]."""
     moved_BCHW = start_BCHW
     for _ in range(attack.steps):
         sign_BCHW = find_ascent(network, model, moved_BCHW).sign()

@@ -190,7 +190,7 @@ class CellLoader:
         config = _add_logistics(science, logistics or self._compose_again(name))
         network = self._load_network(name, config)
         splits = self._load_splits(config)
-        for split, digest in result.get(DATA, {}).items():  # cells of older code have none
+        for split, digest in result.get(DATA, {}).items():  # older cells have no digests
             if (read := splits.digests.get(split, digest)) != digest:
                 raise UserError(
                     f"{name}: its {split} data had the sha256 {digest}, but the data here has "
@@ -237,7 +237,7 @@ class CellLoader:
         try:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
             network.load_state_dict(weights)
-        except Exception as error:  # a file that does not fit can raise any type
+        except Exception as error:  # a file that does not fit can raise any exception
             why = "weights.ckpt does not fit the network that the present code builds"
             cure = f"use the code that trained it: {_reproduce(name)}"
             raise UserError(f"{name}: {why} ({type(error).__name__}); {cure}") from error
@@ -263,7 +263,7 @@ def find_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
+    except (RuntimeError, AssertionError) as error:  # a torch without CUDA raises the second
         reason = str(error).splitlines()[0]
         raise UserError(f"--device {name}: {reason}; use auto, cpu, cuda:0 ...") from error
 
@@ -279,7 +279,7 @@ def split_range(count: int, size: int) -> Iterator[slice]:
 
 
 def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Copy the science, and add the values that `logistics` has for the keys LOGISTICS_INSIDE."""
+    """Copy `science`, and add the values of the keys LOGISTICS_INSIDE from `logistics`."""
     config = copy.deepcopy(dict(science))
     for path in LOGISTICS_INSIDE:
         section, _, key = path.rpartition(".")

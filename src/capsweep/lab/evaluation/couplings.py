@@ -48,6 +48,9 @@ ROUNDING = 1e-6  # smaller relative differences of couplings come from rounding 
 class Children:
     """The children of a routed layer, and how they divide themselves among their parents.
 
+    A link is a pair of a child and a parent. A distribution is a set of links of one child, among
+    which the child divides itself once. A child can have several distributions.
+
     Attributes:
         rule: The rule that says which parents share a child, and whether a share may go to no
             parent.
@@ -151,7 +154,7 @@ def find_children(layer: Any, shape: Sequence[int]) -> Children:
 
 
 class LinkSpread:
-    """Mean and variance of each link's coupling over images, computed in float64.
+    """Mean and variance over images of each coupling of a child and a parent, in float64.
 
     Args:
         shape: Numbers of parent positions, children below a position, and parent types.
@@ -177,7 +180,7 @@ class LinkSpread:
 
     @property
     def variety(self) -> float | None:
-        """The measure `variety` of the layer; None if all couplings are equal."""
+        """The variance between images, relative to the total; None if all couplings are equal."""
         between = float(self.squares_MLJ.mean()) / self.count
         total = between + float(self.mean_MLJ.var(correction=0))
         is_equal = total <= (ROUNDING * float(self.mean_MLJ.abs().mean())) ** 2
@@ -185,7 +188,9 @@ class LinkSpread:
 
 
 class LayerMeasures:
-    """The measures of one routed layer. Images are added batch by batch.
+    """The measures of one routed layer: entropy, polarisation, variety, dead parents and trees.
+
+    Images are added batch by batch.
 
     Args:
         layer: A layer that routes.

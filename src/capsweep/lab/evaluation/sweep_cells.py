@@ -132,7 +132,7 @@ class SweepCells:
     ) -> None:
         """Print a table, and write the table as NAME.md to the folder of the sweep's reports.
 
-        A row has the coordinates of its group, then its texts. Notes are added on the training
+        Each row has the coordinates of the group, then the texts. Notes are added on the training
         (what was trained, by which code, on which hardware), on failed cells and on stale cells.
 
         Args:

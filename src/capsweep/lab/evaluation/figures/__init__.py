@@ -72,7 +72,7 @@ class Panel:
 
     Attributes:
         quantity: Label of the vertical axis.
-        curves: Curves with bands. A log scale cannot show the part of a band below zero.
+        curves: Curves with bands. A log scale cannot show a band at zero or below.
         scale: Scale of the vertical axis.
         along: Label of the horizontal axis.
     """

@@ -21,7 +21,7 @@ from capsweep.report.charts import Grid
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.examples import find_wrong, predict_classes
 
-# Arrays whose axis 1 is over the classes of an image.
+# Names of the arrays in which axis 1 has the classes of an image.
 BY_CLASS = ("labels", "predictions", "drawn_from", "reconstructions")
 
 

@@ -135,7 +135,7 @@ def measure_entropies(routed: RoutedCell) -> dict[str, tuple[Children, np.ndarra
 def summarise_entropies(
     layer: str, children: Children, nats_BGT: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a layer that `draw_couplings` stores.
+    """Return the arrays that `draw_couplings` stores for a layer.
 
     The entropies are summarised over all images and distributions.
     """

@@ -25,7 +25,7 @@ from capsweep.lab.evaluation.traces import Trace, trace_images
 
 LAYER = "classes"
 NEEDED = ("coupling", "squared_distance", "activation")
-RANGE, BINS = 0.05, 12  # histogram of squared distances
+RANGE, BINS = 0.05, 12  # the histograms of squared distances: upper end, number of bins
 STEM = f"vote-distances-R-squared-{BINS}-{RANGE:g}"
 COLOURS = ("tab:blue", "tab:orange", "tab:green")  # by row, as in the paper
 HEIGHT = 20.0  # upper limit of the vertical axes, as in the paper

@@ -43,8 +43,8 @@ DATASET=mnist | RUNS shards | dataset | a file of conf/dataset; for shards a fil
 DATA_DIR=path | CELLS shards data | places.data | the folder of data sets (default: STORAGE/data)
 STORAGE=path | CELLS shards wandb-sync | places.storage | the folder of results (default: outputs)
 LEDGER=path | CELLS wandb-sync | places.ledger | also s3://bucket/x (default: STORAGE/ledger)
-EXECUTOR=local | sweep shards | | ray (default), local (in this process) or array (with SHARD)
-SHARD=2/8 | sweep | | with EXECUTOR=array: run the second of eight parts of the cells
+EXECUTOR=local | sweep shards | | ray (default), local (in this process); for a sweep also array
+SHARD=2/8 | sweep | | with EXECUTOR=array: run the second of eight parts of the cells here
 BUDGET=9m | sweep | | start only cells that should end within this time: 90s, 9m, 2h
 MAX_HOURS=8 | sweep | | stop cells at an epoch's end after these hours; type it again to continue
 RETRY=failed | sweep | | also run cells that failed before with the same code

@@ -122,8 +122,8 @@ def is_lost_worker(cause: str) -> bool:
 def classify_cause(cause: str) -> CauseKind:
     """Return the kind of a failure.
 
-    The exception type decides. But if its kind is UNKNOWN or STORAGE, and the text of the cause says
-    that memory ran out, the result is OUT_OF_MEMORY.
+    The exception type decides. But if its kind is UNKNOWN or STORAGE, and if the text of the cause
+    says that memory ran out, the result is OUT_OF_MEMORY.
 
     Args:
         cause: The cause of the failure, which begins with the name of an exception type.

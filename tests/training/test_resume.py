@@ -192,7 +192,7 @@ def leave_unfinished(cell: Cell) -> Path:
         (lambda path: flip_bits(path, -45), "not a checkpoint"),
         (lambda path: os.truncate(path, path.stat().st_size // 2), "not a checkpoint"),
         (lambda path: torch.save([], path), "not a checkpoint"),
-        (rewrite_code, "other code"),
+        (rewrite_code, "code that has changed"),
         (take_anothers, "it belongs to cell "),
     ],
 )

@@ -135,7 +135,10 @@ class Cell:
 
     @cached_property
     def science(self) -> dict[str, Any]:
-        """The settings that decide the results of the run: the configuration without logistics."""
+        """The settings that decide the results of the run: the configuration without logistics.
+
+        A `_target_` that has moved has its first path here, not its current path.
+        """
         science = {key: self.config[key] for key in SCIENCE}
         return rename_targets(reduce(remove_key, LOGISTICS_INSIDE, science), MOVED_TARGETS)
 
@@ -232,7 +235,7 @@ def with_current_targets(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
-    """Copy plain data; replace each `_target_` path that is a key of `names` by its value there."""
+    """Copy plain data, and replace `_target_` paths by `names` (old path: new path)."""
     if isinstance(value, Mapping):
         copy = {key: rename_targets(item, names) for key, item in value.items()}
         if isinstance(target := copy.get("_target_"), str):

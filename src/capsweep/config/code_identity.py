@@ -27,9 +27,9 @@ SHARDS = ("capsweep.shards.batches.", "capsweep.shards.reader.")
 TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.optim.")
 
 # The hash of a cell covers ROOTS, the modules of the cell's `_target_`s (network, routing, loss,
-# reader), and the modules that `hash_numerics` adds for other keys. It also covers the modules of
-# NUMERICS that any of these modules import. Code that starts, measures, stores or reports a run is
-# not covered, because it does not change the numbers.
+# reader), and the modules that `hash_numerics` adds. It also covers the modules of NUMERICS that
+# any of these modules import, directly or indirectly. Code that starts, measures, stores or reports
+# a run is not covered, because it does not change the numbers.
 ROOTS = ("capsweep.training.build", "capsweep.training.callbacks")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
 CHOSEN = frozenset({"capsweep.data.image_batches"})  # hashed only for cells that use it

@@ -58,8 +58,9 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
     """Compose the cell that `capsweep train *overrides` runs.
 
     Raises:
-        ConfigError: If an override is invalid or an axis, or if a key is unknown, has a wrong type
-            or value, is set twice, or contradicts another key. The message names the key.
+        ConfigError: If an override is invalid or has several values. Also if a key is unknown, is
+            set twice, has a wrong type or value, or contradicts another key. The message names the
+            key.
     """
     overrides = list(overrides)
     parsed = grammar.parse_single(overrides)
@@ -120,7 +121,8 @@ def read_options(overrides: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
     """Return the recipe that overrides choose, and the value of each key in the chosen files.
 
     If the recipe sets a key, the value is that of the recipe. Otherwise the value is that of the
-    chosen option of the key's group. Experiments and overrides `key=value` are ignored.
+    chosen option of the key's group. The recipe and options that an experiment chooses are used,
+    but the values that the experiment sets are ignored. Overrides `key=value` are ignored too.
 
     Raises:
         ConfigError: If an override is invalid, if a group does not have the chosen option, or if a

@@ -85,8 +85,8 @@ def parse(text: str) -> Override:
     """Read one override; `a=1,3`, `range()` and `choice()` give several values.
 
     Raises:
-        ConfigError: If the text is not an override or is an interval, or if it would add (`+key`),
-            delete (`~key`) or move a key. The message quotes the text.
+        ConfigError: If the text is an interval, if it is no override at all, or if it would add
+            (`+key`), delete (`~key`) or move a key. The message quotes the text.
     """
     override = parse_axis(text)
     if isinstance(override, Interval):
@@ -99,8 +99,8 @@ def parse_axis(text: str) -> Override | Interval:
     """Read one override, or one interval such as `lr=interval(0.1, 1)`.
 
     Raises:
-        ConfigError: If the text is neither, or if it would add (`+key`), delete (`~key`) or move a
-            key. The message quotes the text.
+        ConfigError: If the text is neither an override nor an interval, or if it would add
+            (`+key`), delete (`~key`) or move a key. The message quotes the text.
     """
     if re.search("[\0\ud800-\udfff]", text):  # files and programs do not accept these characters
         raise ConfigError(f"{text[:40]!r} is not an override: it has an invalid character")
@@ -226,7 +226,10 @@ def list_groups() -> Sequence[str]:
 
 
 def _sorts_presets(folder: Path) -> bool:
-    """Return whether all files of a folder are presets; such a folder is no group."""
+    """Return whether all files of a folder are presets.
+
+    If the folder is inside a group, it is then no group itself.
+    """
     return all(path.read_bytes().startswith(PRESET.encode()) for path in folder.glob("*.yaml"))
 
 

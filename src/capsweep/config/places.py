@@ -85,9 +85,10 @@ def resolve_on_node(config: Mapping[str, Any]) -> Places:
     """Return the absolute places on this machine, which is a node of a cluster.
 
     `cluster.node.storage` is the path at which the node sees `places.storage`. Places below
-    `places.storage` are below this path on the node. In `cluster.node`, `~` and `$NAME` have the
-    values of the node. If the node's storage is an object store, local files are in the user's
-    cache on the node.
+    `places.storage` are below this path on the node. But if `places.storage` is a URL, data and
+    ledger keep their URLs, and `cluster.node.storage` is used only for local files. In
+    `cluster.node`, `~` and `$NAME` have the values of the node. If the node's storage is an object
+    store, local files are in the user's cache on the node.
 
     Raises:
         ConfigError: If a path of `cluster.node` is not absolute on the node; the message names the

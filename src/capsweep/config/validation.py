@@ -43,7 +43,7 @@ SIDES = ("dataset.batches.crop", "dataset.batches.canvas", "dataset.test.canvas"
 
 
 def is_real(value: Any) -> bool:
-    """Return whether a value is a finite number that is not too large for a float."""
+    """Return whether a value is a finite float, or an int from -LARGEST to LARGEST (not a bool)."""
     if isinstance(value, int):
         return not isinstance(value, bool) and abs(value) <= LARGEST
     return isinstance(value, float) and math.isfinite(value)
@@ -261,7 +261,8 @@ def _find_faults_of_data(config: Mapping[str, Any]) -> Iterator[str]:
 def _find_faults_of_held_out(dataset: Mapping[str, Any], is_stopped: bool) -> Iterator[str]:
     """Yield a message for each fault in the number of validation examples.
 
-    For a data set of shards, this number was fixed when the shards were made.
+    If the data set has shards or its own validation examples, `dataset.validation` must be 0. For
+    shards, the number of validation examples was fixed when the shards were made.
     """
     trained, held_out = dataset["examples"]["train"], dataset["validation"]
     has_own = "shards" in dataset or "validation" in dataset["examples"]
@@ -295,8 +296,9 @@ def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
 def make_canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the canonical form of a configuration, so that equal runs have equal signatures.
 
-    If the weight of the reconstruction loss is 0, the decoder is removed. If the network does not
-    route, the routing is None.
+    If the weight of the reconstruction loss is 0, the decoder and all other settings of the
+    reconstruction are removed. If the network does not route, the routing is None. The key
+    `model.routes` is always removed.
     """
     model, loss = dict(config["model"]), config["loss"]
     routing = config["routing"] if model.pop("routes", False) else None

@@ -43,8 +43,8 @@ DATASET=mnist | RUNS shards | dataset | a file of conf/dataset; for shards a fil
 DATA_DIR=path | CELLS shards data | places.data | the folder of data sets (default: STORAGE/data)
 STORAGE=path | CELLS shards wandb-sync | places.storage | the folder of results (default: outputs)
 LEDGER=path | CELLS wandb-sync | places.ledger | also s3://bucket/x (default: STORAGE/ledger)
-EXECUTOR=local | sweep shards | | ray (default), local (in this process) or array (with SHARD)
-SHARD=2/8 | sweep | | with EXECUTOR=array: run the second of eight parts of the cells
+EXECUTOR=local | sweep shards | | ray (default), local (in this process); for a sweep also array
+SHARD=2/8 | sweep | | with EXECUTOR=array: run the second of eight parts of the cells here
 BUDGET=9m | sweep | | start only cells that should end within this time: 90s, 9m, 2h
 MAX_HOURS=8 | sweep | | stop cells at an epoch's end after these hours; type it again to continue
 RETRY=failed | sweep | | also run cells that failed before with the same code
@@ -93,7 +93,7 @@ def _read_row(row: str) -> Word:
 
 WORDS = [*map(_read_row, TABLE.strip().splitlines())]
 OF_MAKE = [*map(_read_row, TABLE_OF_MAKE.strip().splitlines())]
-# Words that choose the cells of a table, and what the table shows.
+# Words that choose which cells a table has and what the table shows.
 GRID = [word for word in WORDS if word.targets == SEVERAL["SWEEPS"] and not word.key]
 BY_NAME = {word.name: word for word in WORDS}
 BY_KEY = {word.key: word for word in WORDS if word.key}
@@ -149,7 +149,7 @@ def split_words(target: str, typed: Sequence[str]) -> tuple[dict[str, str], list
 
 
 def check_name(name: str, value: str, targets: list[str]) -> None:
-    """Raise WordError unless one of the targets takes a word of this name."""
+    """Raise WordError if none of the targets takes a word of this name."""
     taken = dict.fromkeys(word.name for target in targets for word in list_words(target))
     if name in taken:
         return
@@ -181,7 +181,7 @@ def read_makeflags(flags: str) -> list[str]:
 
 
 def find_target(arguments: Sequence[str]) -> str:
-    """Return the target of make that runs the command in `arguments`; empty if no command."""
+    """Return the target of make that runs the command in `arguments`; empty without a command."""
     names = [w for w in arguments if not (w.startswith("-") or NAME.fullmatch(w))][:2]
     targets = {" ".join(command): target for target, command in COMMANDS.items()}
     return targets.get(" ".join(names), names[0] if names else "")

@@ -18,7 +18,7 @@ def check_same_examples(ledger: Ledger, first: str, second: str) -> None:
     """Raise UserError if two cells were tested on different images.
 
     A comparison of labels is not enough, because transformed digits keep the labels of the
-    original digits.
+    original digits. Settings and digests that the ledger has for only one cell are not compared.
 
     Raises:
         UserError: If settings or digests of the test images differ.

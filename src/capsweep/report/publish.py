@@ -82,16 +82,16 @@ def renew_section(page: Path, name: str, section: str | None, new: str | None = 
 
 
 def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
-    """Write a table into the page of its sweep, archive the table's cells, and return the path.
+    """Write a table into the page of its sweep, archive its cells, and return the page's path.
 
     The page is beside the sweep file. If there is no page yet, one is made. The page names no
     folder of this machine. For a failed cell the page gives only the kind of failure or the name of
     the Python error.
 
     Raises:
-        UserError: If no cell is finished, the data were cut by limit_batches, the page has the
-            table of another command or lacks the markers, a file of a cell names a folder of this
-            machine, or the page cannot be read or written.
+        UserError: If no cell is finished, or if limit_batches left out data. If the page has the
+            table of another command, lacks the markers, or cannot be read or written. If a file of
+            a cell names a folder of this machine.
         DataError: If a file of a cell is missing or damaged.
     """
     path, command = table.sweep.path.with_suffix(".md"), table.sweep.command
@@ -279,8 +279,9 @@ def format_percent(values: Sequence[float]) -> str:
 def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
     """Write a Markdown table of parameters, speed and routing measures, and notes on this table.
 
-    If routing was measured in some cell, each field of the table of results has a row for each
-    routed layer. If not, fields that differ only in settings of the optimiser share a row.
+    If routing was measured in at least one cell, each field of the table of results has a row for
+    each routed layer. If routing was measured in no cell, fields that differ only in settings of
+    the optimiser share a row.
 
     Returns:
         The paragraphs: the Markdown table, and then notes that explain its columns.

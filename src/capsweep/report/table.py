@@ -84,9 +84,9 @@ class CellGroup:
 
     @cached_property
     def summary(self) -> Summary | None:
-        """The mean over seeds, with standard deviation, interval and number of seeds.
+        """The mean over the seeds that have the metric, with standard deviation and interval.
 
-        It is None if no seed has the metric.
+        The summary is None if no seed has the metric.
         """
         measure = metric_format.measure_of(self.metric)
         values = list(self.by_seed.values())

@@ -28,7 +28,7 @@ FACTS = {  # keys that every table describes, and their names
 # Configuration groups that are described only if rows differ in them, by the name of the option.
 OPTIONS = ("dataset.source", "routing", "loss", "optim", "recipe")
 NAMES = {"dataset.source": "source", "optim": "optimiser", "optim.optimizer.lr": "learning rate"}
-MOST_NAMES = 5  # most rows named behind a value; a value of more rows is written: `else VALUE`
+MOST_NAMES = 5  # if the most common value has more rows than this, it is written `else VALUE`
 DIFFERS = "≠"  # mark of a published number that is not comparable with its row
 # What a published number may declare, and the words for it.
 DECLARED = {"model": "network", "dataset": "data set", "epochs": "epochs"}
@@ -108,7 +108,7 @@ def _list_differences(
 
 
 def _join_accuracies(points: Sequence[Point]) -> str | None:
-    """Return the accuracies at which the given cells stop training; None if none is known.
+    """Write the accuracies at which cells stop training as one text; None if none is known.
 
     In an arm that is matched to the baseline, each seed has its own accuracy.
     """
@@ -126,8 +126,8 @@ def _name_places(values: Mapping[Place, str | None]) -> list[str]:
 
     - A place is named by the smallest set of coordinates that decides the value. Coordinates at the
       end of a name are left out if the first coordinates are enough.
-    - If more than MOST_NAMES places share a value, and if every place has a value, the shared value
-      is written last, without names: `0.03 (em)`, `else 0.01`.
+    - The value that has the most names is written last and without names if it has more than
+      MOST_NAMES names and if every place has a value: `0.03 (em)`, `else 0.01`.
     - If a value equals the name of its only place, the name is not repeated behind the value.
 
     Args:

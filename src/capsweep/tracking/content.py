@@ -43,7 +43,8 @@ UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())
 def make_labels(cell: Cell) -> Labels:
     """Make the labels of a cell that `capsweep train` runs outside a sweep.
 
-    The name of the model is used as the arm, and the overrides are used as the coordinates.
+    The name of the model is used as the arm. The overrides of science settings, except `model` and
+    `seed`, are used as the coordinates.
     """
     model = cell.config["model"]["name"]
     named = ("model", "seed")  # the name of the run contains these already
@@ -69,11 +70,12 @@ def format_run_name(
         config: The configuration of the cell.
         arm: The name of the cell's arm.
         place: The coordinates of the cell, as overrides.
-        weights: The reconstruction weights of the cells with which this cell is compared. If any of
-            them is neither 0 nor the weight of this cell, the name contains the weight of this
-            cell.
-        signature: The signature of the cell. If the name is too long, the end of the name is
-            replaced with the signature.
+        weights: The reconstruction weights of the cells with which this cell is compared. The name
+            contains "no recon" if the weight of this cell is 0. Otherwise the name contains
+            "recon". The weight of this cell is added if `weights` has a number other than 0 and
+            this weight.
+        signature: The signature of the cell. If the name has more than LONGEST characters, the end
+            of the name is replaced with the signature.
     """
     axes = [text for text in place if text.partition("=")[0] not in (ITERATIONS, WEIGHT)]
     iterations = get(config, ITERATIONS)
@@ -115,7 +117,8 @@ class RunContent:
     mode: str  # online, offline, or none for a cell without W&B
     run: Mapping[str, Any]  # arguments with which W&B opens the run
     rows: tuple[Row, ...]  # rows of metrics.jsonl and steps.jsonl, in the order of training
-    summary: Mapping[str, Any]  # final metrics and other values for the run's summary at W&B
+    # For the run's summary at W&B: values of the result; without a result, the last metrics.
+    summary: Mapping[str, Any]
     pictures: Mapping[str, str]  # SHA-256 of each picture, by its name in evals/
 
     @property
@@ -161,7 +164,8 @@ def merge_rows(rows: Sequence[Row], points: Sequence[Row]) -> list[Row]:
 def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     """Return the section `tracking` of a cell's provenance.
 
-    The section has the project, the mode and the labels of the W&B run.
+    The section has the project, the entity, the mode and the labels of the W&B run. Without W&B,
+    the project is None and the mode is "none". The key `columns` has the data source, if any.
     """
     named = labels if labels.name else replace(labels, name=cell.signature)
     source = cell.config["dataset"].get("source")  # not part of science, but useful to sort runs

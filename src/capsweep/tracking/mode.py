@@ -32,23 +32,29 @@ PASSED_VARIABLES = {
 def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     """Decide the mode of W&B for a configuration.
 
-    W&B's own settings can switch W&B off or make it offline. Otherwise, with logger.mode=auto, the
-    mode is online only if there is a login and the server answers within 3 s.
+    The first case that applies decides:
+
+    1. If `logger.name` is not `wandb`, or if W&B's own settings switch W&B off: none.
+    2. If logger.mode=offline, or if W&B's own settings make W&B offline: offline.
+    3. If nobody is logged in: offline; with logger.mode=online, an error.
+    4. If logger.mode=auto and the server does not answer within 3 s: offline.
+    5. Else: online.
 
     Returns:
         Two strings: the mode ("online", "offline" or "none"), and a line for the user that states
         the mode and the reason.
 
     Raises:
-        ConfigError: If the package wandb is not installed, if W&B's settings are wrong, or if
-            logger.mode=online and there is no login.
+        ConfigError: In case 3 with logger.mode=online. With `logger.name=wandb` also if the package
+            wandb is not installed, or if W&B's settings are wrong.
     """
     logger = config["logger"]
     if logger["name"] != "wandb":
         return "none", f"W&B: off (logger={logger['name']}); metrics are in the ledger"
     if importlib.util.find_spec("wandb") is None:
         raise ConfigError("logger=wandb: wandb is not installed; install it or set logger=csv")
-    # W&B is imported only if there are settings of W&B, because the import takes half a second.
+    # W&B is imported only if there are settings of W&B or a .netrc file, because the import takes
+    # half a second.
     files = (_find_system_settings(), Path("wandb/settings"))
     has_settings = _read_netrc() or any(name.startswith("WANDB_") for name in os.environ)
     settings = _read_settings() if has_settings or any(map(Path.exists, files)) else None
@@ -83,9 +89,9 @@ def read_server_url() -> str:
 def clean_environment() -> dict[str, str]:
     """Return the environment for W&B's process.
 
-    Of the variables whose names begin with WANDB_, only the PASSED_VARIABLES are included. White
-    space at both ends of their values is removed, because a secret from a file may end with a
-    newline.
+    Variables whose names do not begin with WANDB_ are all included. Of the others, only the
+    PASSED_VARIABLES are included. White space at both ends of the values of PASSED_VARIABLES is
+    removed, because a secret from a file may end with a newline.
     """
     kept = {f"WANDB_{name}" for name in PASSED_VARIABLES}
     variables = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") or k in kept}
@@ -148,7 +154,10 @@ def has_login(url: str) -> bool:
 
 
 def remove_keys(text: str) -> str:
-    """Replace W&B's API key and the passwords of the user's .netrc file in a text with "(key)"."""
+    """Replace each secret in a text with "(key)".
+
+    The secrets are the value of WANDB_API_KEY and all passwords in the user's .netrc file.
+    """
     logins = netrc_file.hosts.values() if (netrc_file := _read_netrc()) else ()
     for key in (clean_environment().get("WANDB_API_KEY"), *(password for *_, password in logins)):
         text = text.replace(key, "(key)") if key else text

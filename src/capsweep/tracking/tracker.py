@@ -239,7 +239,8 @@ class Tracker:
     ) -> None:
         """End the run in the time that is left of `logger.max_seconds`.
 
-        A second call does nothing.
+        If the run has been closed already, or if the tracking of the cell has failed, nothing is
+        done.
 
         Args:
             exit_code: 0 if the cell finished; W&B shows other values as a failure.

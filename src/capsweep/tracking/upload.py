@@ -63,7 +63,7 @@ def find_unsynced(
     """Find the cells that the W&B server lacks.
 
     The mark of each cell is compared with the content of the cell in the ledger. The server is not
-    asked. Cells that were not tracked with W&B are left out.
+    asked. Cells that are missing or were not tracked with W&B are left out.
 
     Args:
         ledger: The ledger that has the cells.

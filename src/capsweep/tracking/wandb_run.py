@@ -2,8 +2,9 @@
 
 Only processes that may wait for W&B import this module. `handle_run` carries out the requests of a
 `Tracker`, and `handle_upload` carries out the requests of a sync. The id of a run is the cell's
-signature, so a cell that is sent twice is one run. Only new or changed content is sent. Rows are
-compared with the last step of the run, and matrix and pictures with digests in its summary.
+signature, so a cell that is sent twice is one run. Rows are sent only if their step is after the
+last step of the run. The confusion matrix and each picture are sent only if the summary of the run
+does not have their digest.
 """
 
 import io
@@ -96,8 +97,8 @@ def open_run(
         mode: "online": W&B sends the run; "offline": W&B only stores the run below `storage`.
         seconds: The time limit in seconds for opening the run, and again for finishing the run.
         measured_process: The id of the process that trains the cell. W&B records how much of the
-            processor and memory this process uses. None: the cell was trained by an earlier process
-            or on another machine.
+            processor and memory this process uses. None: W&B records nothing about this machine,
+            because the cell was trained by an earlier process or on another machine.
     """
     # W&B would add facts of this machine, but another machine may have trained the cell.
     switches = [f"x_disable_{part}" for part in ("meta", "stats", "machine_info")]
@@ -134,11 +135,11 @@ def open_run(
 
 
 def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
-    """Log a row of metrics.jsonl or steps.jsonl, unless the run already has the row."""
+    """Log a row of metrics.jsonl or steps.jsonl if the run does not have the row's step yet."""
     if row["step"] < run.starting_step:
         return
     is_point = POINT_LOSS in row
-    # In a row of steps.jsonl, the epoch is a fraction. It must not be on the axis of epochs.
+    # In a row of steps.jsonl, the epoch is a fraction, which must not be on the axis of epochs.
     values = {name: row[name] for name in ("step", POINT_LOSS)} if is_point else dict(row)
     # W&B joins the row of an epoch with the row of the epoch's last step.
     run.log(values, step=row["step"], commit=not is_point)

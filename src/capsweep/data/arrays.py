@@ -32,8 +32,9 @@ MOST_CHANNELS = 4  # largest size of an axis of channels, if the order of axes i
 MOST_CLASSES = 10**6
 MOST_NAMED = 200  # largest number of characters of a list of array names in a message
 MOST_SEEN = 1000  # number of images per split whose values are checked
-# Images that have only these values were scaled before the conversion to uint8: to 0..1, to mean 0
-# and deviation 1 (negative values wrap around), or to 0..16 (like the digits of scikit-learn).
+# Images that have only these values were probably scaled before the conversion to uint8: to 0..1,
+# to mean 0 and deviation 1 (negative values wrap around), or to 0..16 (like scikit-learn's digits).
+# Images that have only 0 and 255 are accepted.
 FAINT = {*range(17), 253, 254, 255}
 
 
@@ -43,8 +44,8 @@ class NpzContent:
 
     Attributes:
         splits: The examples of "train", "test" and, if the file has this split, "validation".
-        axes: Order of the axes of the images in the file: "chw" (channels first) or "hwc"
-            (channels last).
+        axes: Order of the axes of the images in the file: "chw" (channels first, or images without
+            an axis of channels) or "hwc" (channels last).
         num_classes: Number of classes: the largest label in all splits, plus 1.
         unused: Names of arrays in the file that are not used.
     """
@@ -88,6 +89,7 @@ class NpzReader(OfficialReader):
         Raises:
             DataError: If the file is missing, if its hash is not the declared one, if its labels do
                 not have `num_classes` classes, or if `decode_arrays` refuses its arrays.
+            StoreError: If the object store does not answer.
         """
         ((name, declared),) = self.sha256.items()
         path = self.files.find_all(folder, {name: [f"{name}.npz"]})[name]
@@ -108,7 +110,8 @@ def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> NpzCo
 
     The file has the arrays `train_images` and `test_images`, which are uint8 [N, H, W],
     [N, C, H, W] or [N, H, W, C]. It also has the arrays `train_labels` and `test_labels`, which are
-    whole numbers from 0 on, [N] or [N, 1]. The arrays `val_images` and `val_labels` are optional.
+    whole numbers from 0 on, [N] or [N, 1]. The arrays `val_images` and `val_labels` are optional. A
+    file with one of these two arrays must also have the other.
 
     Args:
         path: Path of the file, for messages.
@@ -121,8 +124,8 @@ def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> NpzCo
 
     Raises:
         DataError: If the file is damaged, if an array is missing, or if the dtype, the shape or the
-            values of an array are not possible for images or labels. Also if `axes` is None and the
-            shape of the images allows both orders.
+            values of an array are not possible for images or labels. Also if all labels are 0, if a
+            class has no training example, or if the order of the axes cannot be inferred.
     """
     try:
         return _decode_archive(file, axes)
@@ -152,11 +155,12 @@ def _decode_archive(file: IO[bytes], axes: str | None) -> NpzContent:
 def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
     """Return `axes` if it is not None; otherwise infer the order from the images' shape.
 
-    The axis of the channels is inferred from its size, which is at most MOST_CHANNELS.
+    If `axes` is None and images have three axes, the axis of the channels is the first or the last
+    axis, whichever has a size of at most MOST_CHANNELS.
 
     Raises:
-        ValueError: If `shape` is not possible for images.
-        DataError: If the shape allows both orders.
+        ValueError: If `shape` is not possible for images in the order `axes`.
+        DataError: If `axes` is None, and both axes or neither axis can be that of the channels.
     """
     if len(shape) not in (3, 4) or (len(shape) == 3 and axes == "hwc"):
         raise ValueError(f"train_images have the shape {shape}")
@@ -190,8 +194,9 @@ def _make_split(
 def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None:
     """Raise DataError unless an array holds uint8 images of the expected shape.
 
-    Values are checked in the first MOST_SEEN images. If there are several images, two of them must
-    differ. At least one value must be outside of FAINT, unless all values are 0 or 255.
+    Only the first MOST_SEEN images are checked for their values. If there are two or more, they
+    must not all be identical. Images that have only values of FAINT are refused, because they were
+    probably scaled before the conversion to uint8. Images that have only 0 and 255 are accepted.
     """
     if images.size == 0:
         raise DataError(f"{name} is empty: its shape is {images.shape}; write at least one example")

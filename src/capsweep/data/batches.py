@@ -23,7 +23,7 @@ Split = Literal["train", "validation", "test"]
 # operation takes longer than running it on one batch. On a CPU, batches are made one by one,
 # because a single batch fits into the cache.
 MADE_AT_ONCE = 16
-TRAINING_BATCHES = 2  # an evaluation begins with parts of this many training batches
+TRAINING_BATCHES = 2  # at first, a part of an evaluation is as large as this many training batches
 
 Result = TypeVar("Result")
 
@@ -122,15 +122,15 @@ class EvaluatedSplit(ABC):
         """
 
     def fingerprint(self) -> str | None:
-        """Return the sha256 of computed examples, or None for examples from official files.
+        """Return the sha256 of the examples if they are composed of source images, else None.
 
-        Examples from official files are identified by the hashes of these files.
+        Examples that are not composed are identified by the declared hashes of the data set.
         """
         return None
 
 
 class DeviceSplit(EvaluatedSplit):
-    """A split in the memory of the training device; a batch can have any of its examples."""
+    """A split in the memory of the training device. Any examples of the split can form a batch."""
 
     @abstractmethod
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
@@ -211,9 +211,10 @@ class EvaluationLoader(BatchLoader):
 class EvaluationParts:
     """An evaluation of batches in parts that fit into memory.
 
-    At first, a part has twice as many examples as a training batch. So it needs about as much
-    memory as a training step, since an evaluation keeps no activations for a backward pass. When
-    memory runs out, the size of parts is halved. This size changes results only by rounding.
+    At first, a part has at most twice as many examples as a training batch. So a part needs at most
+    about as much memory as a training step, since an evaluation keeps no activations for a backward
+    pass. When memory runs out, the size of parts is halved. This size changes results only by
+    rounding.
 
     Args:
         batch_size: Examples in a training batch.
@@ -252,7 +253,7 @@ class EvaluationParts:
                 start += len(part.labels)
                 yield part, result
                 continue
-            # Called outside of the except clause, because its traceback would keep tensors alive.
+            # Called outside of the except clause: there, the error's traceback keeps tensors alive.
             self._halve(len(part.labels))
 
     def _halve(self, examples: int) -> None:
@@ -292,7 +293,7 @@ class TrainLoader(BatchLoader):
 
 
 def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) -> Tensor:
-    """Build a view that has each image at all shifts by whole pixels; gaps are zeros.
+    """Build a view that has each image at all shifts by up to `shift` whole pixels; gaps are zeros.
 
     The view shares the memory of one padded copy of the images.
 
@@ -337,7 +338,7 @@ def locate_windows(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
     """Compute the memory offsets at which windows begin.
 
     Args:
-        windows: A view [N, C, rows, columns, H, W] from `shift_windows`.
+        windows: A view [N, C, rows, columns, H, W] of images, such as the one from `shift_windows`.
         index: Index of the image of each window, int64 of any shape [...].
         offsets: Indices of each window along the axes `rows` and `columns`, int64 [..., 2].
 
@@ -355,7 +356,7 @@ def copy_windows(windows: Tensor, address_B: Tensor) -> Tensor:
     takes a tenth of the time of that indexing, since each window is read from one address.
 
     Args:
-        windows: A uint8 view [N, C, rows, columns, H, W] from `shift_windows`.
+        windows: The view [N, C, rows, columns, H, W] that was given to `locate_windows`, uint8.
         address_B: Memory offsets [B] from `locate_windows`.
 
     Returns:

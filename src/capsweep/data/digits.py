@@ -42,7 +42,7 @@ class IdxReader(OfficialReader):
 
     Args:
         sha256: The sha256 of each `.gz` file. Keys are the names of the files without `.gz`.
-        sha256_plain: The sha256 of each decompressed file that has a known hash, by the same names.
+        sha256_plain: The known sha256 of files that are stored decompressed, by the same names.
         folders: Where to look for the files: names of folders below the data folder. Downloads are
             written to the first folder.
         mirrors: URLs for downloads, which are tried in order. The name of a file is appended to the
@@ -77,6 +77,7 @@ class IdxReader(OfficialReader):
         Raises:
             DataError: If a file cannot be downloaded, if its hash is not the declared one, or if it
                 cannot be decoded.
+            StoreError: If the object store does not answer.
         """
         for name in self.sha256:
             if self.files.find(folder, f"{name}.gz", name) is None:
@@ -155,6 +156,7 @@ class SvhnReader(OfficialReader):
         Raises:
             DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
                 decoded.
+            StoreError: If the object store does not answer.
         """
         files = self.read_verified(folder, ["train_32x32", "test_32x32"], ".mat")
         return {split: _decode_svhn(*files.pop(f"{split}_32x32")) for split in ("train", "test")}

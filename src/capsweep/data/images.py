@@ -115,8 +115,8 @@ class Splits:
         test: Test examples.
         validation: Validation examples; None if the publisher defines none. Then validation
             examples are held out from `train`.
-        parts: The sha256 of each set of source images, by name. Empty unless the examples are
-            composed from source images.
+        parts: If the examples are composed of source images: the sha256 of each set of source
+            images, by name. Otherwise empty.
     """
 
     train: LabelledImages
@@ -284,7 +284,7 @@ class PreparedSplits(dict[str, Any]):
     The keys are "train", "validation" and "test".
 
     Args:
-        parts: The object that makes the batches of each split, by name of the split.
+        parts: For each split, the object that makes its batches, by name of the split.
         digests: The sha256 of the examples from which the splits were prepared, by name; see
             `Splits.digests`.
     """

@@ -116,7 +116,7 @@ class OfficialReader(Reader):
             are the fingerprint of the data set. If a hash is the text "unknown", reading raises a
             DataError that says which hash to declare.
         folders: Where to look for the files: names of folders below the data folder.
-        sha256_plain: The sha256 of each decompressed file that has a known hash, by the same names.
+        sha256_plain: The known sha256 of files that are stored decompressed, by the same names.
 
     Attributes:
         name: Name of the data set; the names of its cache files begin with it.
@@ -206,10 +206,14 @@ class OfficialReader(Reader):
     def _make_digest(self, name: str, path: Path, data: bytes) -> Digest:
         """Hash a file, and choose the declared hash to compare with the computed hash.
 
-        A decompressed file is compared with its hash in `sha256_plain`, if there is one. All other
-        files are compared with their hash in `sha256`. If the hash in `sha256` is "unknown", the
-        hash in `sha256_plain` is not used. Then an error asks the user to declare the hash in
-        `sha256`, because only `sha256` is part of the signature.
+        If a decompressed file has a hash in `sha256_plain`, the file is compared with this hash,
+        except in two cases:
+
+        - The computed hash is that in `sha256`. Then the file is accepted.
+        - The hash in `sha256` is "unknown". Then an error asks the user to declare the hash in
+          `sha256`, because only `sha256` is part of the signature.
+
+        All other files are compared with their hash in `sha256`.
         """
         computed, declared = hash_bytes(data), self.sha256.get(name)
         is_plain = path.suffix != ".gz" and name in self.sha256_plain

@@ -1,8 +1,8 @@
 """MultiMNIST: images of two digits of different classes, composed on the training device.
 
 The data set is defined in "Dynamic Routing Between Capsules" (Sabour, Frosst, Hinton 2017), section
-6.1. For the same digits, example k of a split depends only on (seed, split, k). So any example can
-be composed again on any machine, and no example has to be stored.
+6.1. For the same digits and settings, example k of a split depends only on (seed, split, k). So any
+example can be composed again on any machine, and no example has to be stored.
 
 Shape letters: B batch, L = 2 digits of an image, N source digits, C H W image.
 """

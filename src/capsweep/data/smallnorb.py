@@ -51,6 +51,7 @@ class SmallNorbReader(OfficialReader):
         Raises:
             DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
                 decoded.
+            StoreError: If the object store does not answer.
         """
         files = self.read_verified(folder, IMAGES, *ENDINGS)
         images = {}
@@ -113,7 +114,7 @@ class NovelViewpoints(Reader):
     Args:
         sha256: The sha256 of each `.mat.gz` file, also of the `info` files. Keys are the names of
             the files without ending.
-        sha256_plain: The sha256 of each decompressed file that has a known hash, by the same names.
+        sha256_plain: The known sha256 of files that are stored decompressed, by the same names.
         folders: Where to look for the files: names of folders below the data folder.
         viewpoint: The angle that makes a viewpoint familiar or novel: "azimuth" or "elevation" of
             the camera.

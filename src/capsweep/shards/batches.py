@@ -7,7 +7,7 @@ A pass shows each example of a split once. The order of its examples is made in 
 3. The examples of each group are shuffled.
 
 The order depends only on (seed, pass). It is the same for any number of shards and in any process.
-Reads are sequential within a block. Reading can begin at any position without reading the examples
+Reads are sequential within a block. Reading can begin at any position without reading the groups
 before this position. Memory for the order grows only with the number of blocks.
 
 The shuffle is not perfect. The blocks of a group come from anywhere in the split, but the examples
@@ -100,9 +100,9 @@ class PassOrder:
             position += taken
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of the split at positions start .. stop - 1 of the permuted blocks.
+        """Yield the ranges of the split that form a group, before the group is shuffled.
 
-        The blocks are those of pass `number`.
+        The group has the examples start .. stop - 1 in the permuted blocks of pass `number`.
         """
         stops, ends = _permute_blocks(self.count, self.block, self.seed, number)
         place = int(torch.searchsorted(ends, start, right=True))
@@ -190,7 +190,7 @@ class ShardLoader(BatchLoader):
         super().__init__(epoch_examples, batch_size)
         self.order = PassOrder(len(examples), seed)
         self.device, self.sampler = device, EpochSampler()
-        self._requests: list[tuple[ExampleGroup, slice]] = []  # groups of the next epoch
+        self._requests: list[tuple[ExampleGroup, slice]] = []  # what the current epoch reads
         self._loader: DataLoader[Arrays | UserError] = DataLoader(
             GroupDataset(examples),
             sampler=self._requests,
@@ -230,7 +230,7 @@ def to_batch(*pieces: Arrays) -> Batch:
 
     Args:
         *pieces: The parts. Each part has the uint8 tensors "images" [K, C, H, W] and "labels" [K]
-            or [K, L]. If a decoder needs targets, it also has "digits" [K, L, C, H, W].
+            or [K, L]. If a decoder needs targets, each part also has "digits" [K, L, C, H, W].
     """
     fields = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
     digits_BLCHW = fields.get("digits")

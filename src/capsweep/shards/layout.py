@@ -4,7 +4,7 @@ A shard is an HDF5 file with one HDF5 data set for each field. A chunk has BLOCK
 fields are:
 
     images   uint8  [N, C, H, W]      input of the network
-    labels   uint8  [N, L], or [N]    classes of the digits, or of the image
+    labels   uint8  [N, L], or [N]    classes of the L digits, or class of the image
     indices  uint32 [N, L], or [N]    indices of the source images in their split
     shifts   int8   [N, L, 2]         shifts of the digits in pixels, down and right
 

@@ -1,4 +1,4 @@
-"""Functions that make the missing shards of a data set and write `index.json` last.
+"""Functions that make missing or damaged shards of a data set, and write `index.json` last.
 
 The content of a shard depends only on its `ShardJob` and its `ShardPart`. A file gets the name of
 its shard only when the file is complete. If the same command runs again, intact shards are kept,
@@ -44,7 +44,7 @@ class ShardOutcome:
 
     part: ShardPart  # the shard to make
     shard: Shard | None = None  # entry for the manifest; None after a failure
-    is_made: bool = False  # whether this run made the shard; False if it existed before
+    is_made: bool = False  # whether this run made the shard; False if it existed before, or failed
     cause: str = ""  # reason of a failure
 
 
@@ -127,6 +127,8 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
 def check_folder(plan: MakingPlan) -> None:
     """Check that the folder of a plan is empty or was begun with the same plan.
 
+    A folder that has only hidden files and `lost+found` counts as empty.
+
     Args:
         plan: The shards and their folder.
 
@@ -170,7 +172,7 @@ def run_locally(job: ShardJob, folder: Path, parts: Sequence[ShardPart]) -> Gene
 
 
 def make_shard(job: ShardJob, folder: Path, part: ShardPart) -> ShardOutcome:
-    """Make a shard, unless the folder has an intact file of this shard.
+    """Make a shard, or keep its file if the folder has an intact file of this shard.
 
     Args:
         job: Makes the examples.
@@ -231,9 +233,9 @@ def run_plan(
     run_tasks: TaskRunner,
     on_outcome: Callable[[ShardOutcome], object] = lambda _: None,
 ) -> MakingResult:
-    """Make the missing shards of a data set, and write `index.json` when all shards exist.
+    """Make missing or damaged shards of a data set; write `index.json` when all are complete.
 
-    After a failure or an interruption, a second run makes the shards that are still missing.
+    After a failure or an interruption, the next run makes the shards that are still missing.
 
     Args:
         plan: The shards and their folder.
@@ -246,7 +248,8 @@ def run_plan(
     Raises:
         UserError: If the folder cannot be created or locked, or if another process fills it.
         DataError: If the folder holds other files, or was begun with another plan.
-        Exception: Any error of `run_tasks` except an OSError, which is a failure in the result.
+        Exception: Any error of `run_tasks` except OSError. An OSError is not raised; it is reported
+            as a failure in the result.
     """
     result = MakingResult()
     with _hold_folder(plan):

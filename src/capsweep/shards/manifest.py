@@ -29,7 +29,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,79}$")]
 ShardName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,99}\.h5$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Dtype = Annotated[str, StringConstraints(pattern=r"^(u?int(8|16|32|64)|float(32|64))$")]
-Size = Annotated[int, Field(ge=0, le=MOST_COUNT)]  # number of bytes, index or version
+Size = Annotated[int, Field(ge=0, le=MOST_COUNT)]  # a number of bytes, an index or a version
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 # The dtype and the shape of each field of an example, by name of the field.
 Fields: TypeAlias = Mapping[Name, tuple[Dtype, tuple[Count, ...]]]

@@ -25,7 +25,8 @@ def run_on_ray(
 ) -> Generator[ShardOutcome]:
     """Make shards as tasks of a running Ray cluster, or of Ray on this machine.
 
-    If the run is interrupted, tasks that have begun get 10 s to end, and no other task is started.
+    If the run is interrupted, the tasks that Ray already has get 10 s to end, and Ray gets no other
+    task.
 
     Args:
         job: Makes the examples.

@@ -1,8 +1,8 @@
 """Checks that shards match their manifest.
 
-A shard is verified once per node, before its first use. The user's cache then stores the entry of
-the shard in the manifest, and the size and times of its file. As long as entry, size and times are
-unchanged, later processes and runs do not hash the file again.
+A shard is verified once per node, before its first use. The user's cache then stores the entry that
+the manifest has for the shard, and the size and times of the shard's file. As long as entry, size
+and times are unchanged, later processes and runs do not hash the file again.
 """
 
 import json
@@ -131,7 +131,7 @@ class ShardVerifier:
         self._verified: set[str] = set()
 
     def open_shard(self, shard: Shard) -> h5py.File:
-        """Fetch a shard if it is in an object store, verify it and open it.
+        """Verify a shard and open it; before that, fetch it if it is only in an object store.
 
         Args:
             shard: Entry of the shard in the manifest.
@@ -191,7 +191,8 @@ class ShardVerifier:
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
     """Check that shards exist and have the size in the manifest.
 
-    No shard is fetched or read.
+    If the folder is the local copy of a folder in an object store, the sizes in the object store
+    are checked. No shard is fetched or read.
 
     Args:
         folder: Local folder of the shards.

@@ -50,8 +50,8 @@ def parse_json(content: bytes, adapter: TypeAdapter[Value]) -> Value:
 def describe_fault(error: ValidationError) -> str:
     """Describe the first error of a validation in one printable line.
 
-    The line has the wrong field, the reason and the field's value. The value is left out if the
-    text is not JSON, or if one of our own validators raised the error.
+    The line has the name of the wrong field, the reason and the field's value. The value is left
+    out in two cases: the text is not JSON, or one of our own validators raised the error.
     """
     fault, *_ = error.errors(include_url=False)
     parts = (str(part) for part in fault["loc"] if part != "[key]")
@@ -140,7 +140,7 @@ def save_cached(kind: str, key: str, value: Any) -> None:
 
 
 def _digest_of(kind: str, key: str, content: bytes) -> str:
-    """Hash a value together with its kind and key; the hash of a renamed file is then wrong."""
+    """Hash a value with its kind and key, so that a renamed file counts as damaged."""
     return hash_bytes(f"{kind}\n{key}\n".encode() + content)
 
 

@@ -42,8 +42,8 @@ def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
 
     Args:
         data: The data folder, a path or the URL of an object store.
-        folders: Names of folders below the data folder. An absolute path or a URL is returned
-            unchanged.
+        folders: Names of folders below the data folder. A name that is an absolute path or a URL is
+            returned unchanged.
 
     Raises:
         ConfigError: If the data folder is a URL, and a name is not valid or leads out of this
@@ -96,12 +96,14 @@ def read_origin(folder: Path) -> str | None:
 def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True) -> bool:
     """Return whether a folder has a file, and fetch the file if the folder is in an object store.
 
-    The fetched file is put into the folder `locate_folder(place)`. Its hash is not verified yet.
+    The fetched file is put into the folder `locate_folder(place)`. If this folder has a usable copy
+    of the file, nothing is fetched. The hash of the file is not verified here.
 
     Args:
         place: The folder, a path or a URL.
         name: Name of the file.
-        is_current: Returns whether a copy that was fetched earlier can be used, given its path.
+        is_current: Returns whether a copy that was fetched earlier can be used, given its path. By
+            default, every copy can be used.
 
     Raises:
         ConfigError: If the URL or the name is not valid.

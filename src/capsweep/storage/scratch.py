@@ -15,9 +15,9 @@ from pathlib import Path
 from capsweep.storage.files import hash_bytes
 
 OWNED = re.compile(r".*-(?P<pid>[0-9]+)-(?P<machine>[0-9a-f]{8})(?P<start>[0-9a-f]{4})-[^-]*")
-# If another machine or earlier code created a scratch file, we cannot check whether its process
-# still runs. The file then counts as abandoned if nothing was written to it for a week. Our
-# processes write more often.
+# If a scratch file was created on another machine, before the last boot or by earlier code, we
+# cannot check whether its process still runs. The file then counts as abandoned if nothing was
+# written to it for a week. Our processes write more often.
 UNTOUCHED_SECONDS = 7 * 24 * 3600.0
 
 

@@ -3,8 +3,8 @@
 With torch operations, a squash takes five kernel launches in the forward pass and ten in the
 backward pass. Each launch takes a few microseconds, and reads what the previous launch has just
 written. With torch operations, to transpose, cast and squash primary capsules would take eight
-launches in each pass. The kernels of this module add partial sums in a fixed order. This order
-depends only on the number of partial sums.
+launches in each pass. With the kernels of this module, each of these passes takes one launch. The
+kernels add partial sums in a fixed order. This order depends only on the number of partial sums.
 
 Importing this module imports triton.
 
@@ -14,7 +14,7 @@ respect to x.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
-# The type checker does not know Triton's loops, nor which of its functions return tuples.
+# The type checker does not know Triton's loops, nor which of Triton's functions return tuples.
 
 import math
 from typing import Any

@@ -95,7 +95,10 @@ class BenchReport:
             self.numbers.append(Measurement(f"{candidate}: {cause}", 1.0, "fault", 0))
 
     def find(self, case: str, candidate: str, column: str) -> float | None:
-        """Return a column's value in the first row with this case and candidate, else None."""
+        """Return a column's value in the first row with this case and candidate.
+
+        The result is None if there is no such row, or if the row does not have the column.
+        """
         names = case, candidate
         here = (r.get(column) for r in self.rows if (r.get("case"), r.get("candidate")) == names)
         return next(here, None)
@@ -116,8 +119,8 @@ class BenchReport:
     ) -> None:
         """Add a `Measurement` of the worst number in a column, unless the column has no numbers.
 
-        The name of the measurement begins with the name of the column. Then come the values before
-        the first float in the row of the worst number.
+        The name of the measurement has the name of the column, and the values that identify the row
+        of the worst number: all values of this row before its first float.
 
         Args:
             column: Name of the column in the rows.

@@ -39,8 +39,8 @@ class Candidate:
 
     Attributes:
         prepare: Function that is called in the candidate's process. It returns the callable that is
-            timed. The callable also has a method `compute_results`. Its results must agree with
-            those of the reference.
+            timed. The callable also has a method `compute_results`. The results of this method
+            must agree with those of the reference.
         expected: Function that returns the results of the reference. It is called in the parent
             process.
         tolerance: Largest allowed error of the results.
@@ -77,7 +77,7 @@ def compare(
         images: Number of images in one call.
         candidates: Candidates by name.
         budget: Minimum duration of all timed rounds together, in seconds.
-        threads: Number of threads of each process.
+        threads: Number of threads of each candidate's process.
     """
     errors: dict[str, float] = {}
     with ExitStack() as stack, devices.using_threads(bench.THREADS):
@@ -112,7 +112,8 @@ def check_parity(expected: Results, results: Results, tolerance: float) -> float
 
     Raises:
         KeyError: A tensor is missing in the results.
-        ValueError: The error is above the tolerance, or a tensor has another shape than expected.
+        ValueError: The largest error is above the tolerance, or a tensor has another shape than
+            expected.
     """
     name, error = find_largest_error(expected, results)
     if error > tolerance:
@@ -202,7 +203,7 @@ def _warm_up() -> None:
 
 
 def _time_once() -> float:
-    """Return the seconds of one call of the prepared candidate."""
+    """Return the seconds of one call of the prepared candidate; on a GPU, the mean of 10 calls."""
     time.sleep(PAUSE)
     repeats = GPU_REPEATS if bench.is_gpu() else 1
     return bench.time_call(lambda: [_prepared[0]() for _ in range(repeats)]) / repeats

@@ -80,7 +80,14 @@ class ConvolutionProblem:
     compute_results = __call__
 
     def find_method(self) -> str:
-        """Return the method that computed all batches so far."""
+        """Return the method that computed all batches so far.
+
+        The result is the text in `Convolution.methods`, such as `direct`. For transformed
+        convolutions, the text also has the size of the tiles.
+
+        Raises:
+            ValueError: No batch has been computed yet, or several methods were used.
+        """
         (method,) = self.convolution.methods
         return method
 

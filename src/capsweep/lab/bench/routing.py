@@ -155,10 +155,10 @@ def compute_expected(sizes: Sizes, dtype: torch.dtype = torch.float32) -> Result
 
 
 def measure_routing(is_quick: bool = False) -> BenchReport:
-    """Measure forward and backward passes of the baselines and of the fast implementations.
+    """Measure the baselines and the fast implementations, with and without the backward pass.
 
-    The bars on a CPU are for two cores. The Triton kernel is only measured on a GPU. If the
-    kernel is not faster than `fast`, the project should remove the kernel.
+    The bars on a CPU are for two cores. The Triton kernel is measured only on a GPU. If the Triton
+    kernel is not faster than `fast`, the project should remove the Triton kernel.
     """
     report, sizes = BenchReport(), (2, *MNIST_LAYER[1:]) if is_quick else MNIST_LAYER
     without = {"reference"} if bench.is_gpu() else {"reference", "triton"}

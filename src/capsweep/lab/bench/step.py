@@ -1,9 +1,10 @@
 """Speed of training steps: our code against public code, and routing variants side by side.
 
-The networks are the CapsNet of the paper, all networks with large convolutions, and matrix capsules
-with EM routing. On a GPU, steps are captured as CUDA graphs, unless the name of the candidate
-contains `eager`. Steps of baselines are never captured. Baselines use torch's default settings, so
-a GPU rounds their convolutions to TF32.
+The networks are the CapsNet of the paper, and matrix capsules with EM routing. On a CPU, all
+networks with large convolutions are measured too, and a small CapsNet with each routing variant. On
+a GPU, steps are captured as CUDA graphs, unless the name of the candidate contains `eager`. Steps
+of baselines are never captured. Baselines use torch's default settings, so a GPU rounds their
+convolutions to TF32.
 """
 
 from collections.abc import Iterator, Mapping
@@ -86,8 +87,9 @@ def list_ways(*network: str) -> dict[str, Way]:
 def list_core_groups(is_quick: bool) -> Iterator[Group]:
     """Yield the comparisons that run on a CPU.
 
-    The last comparison has all routing variants. `measure_step` runs it with one thread, because a
-    cell of a sweep also has one thread.
+    The last comparison has all routing variants; with `is_quick`, it has only two of them.
+    `measure_step` runs the last comparison with one thread, because a cell of a sweep also has one
+    thread.
     """
     images, seconds = (2, 0.0) if is_quick else (128, 60.0)
     ways = list_baselines() | list_ways(*CAPSNET) | {"bf16": Way(CAPSNET, (BF16,))}
@@ -107,7 +109,7 @@ def list_core_groups(is_quick: bool) -> Iterator[Group]:
 def list_groups(is_quick: bool) -> Iterator[Group]:
     """Yield the comparisons to run on this machine.
 
-    On a GPU, each network is trained with eager and with captured steps, at two batch sizes.
+    On a GPU, our code trains each network with eager and with captured steps, at two batch sizes.
     """
     if not bench.is_gpu():
         yield from list_core_groups(is_quick)

@@ -75,7 +75,10 @@ def _time_first_cell(storage: Path) -> float:
 
 
 def measure_sweep(is_quick: bool = False) -> BenchReport:
-    """Measure the time of a plan, and the overhead of a cell with each executor (local and Ray)."""
+    """Measure the time of a plan, and the overhead of a cell with each executor.
+
+    The executors are the local one and, if Ray is installed, Ray.
+    """
     seeds, cells = (1, 1) if is_quick else (1000, 40)
     with tempfile.TemporaryDirectory() as folder:
         plan = partial(_run_capsweep, f"plan ablation SEEDS={seeds}", Path(folder))

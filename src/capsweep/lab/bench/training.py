@@ -1,12 +1,12 @@
-"""Ways to train a network on one batch, and a check that all ways compute the same numbers.
+"""Ways to train a network on one batch, and a check of their results against a reference.
 
 Our way trains as a cell does, with the cell's network and optimiser. Baselines train as public code
 does: with their own routing, torch's plain Adam and single precision.
 
 `bench parity` compares whole networks on this device with a reference, which runs on a CPU in
-float64 with direct convolutions. In float64 the device must compute the same numbers. In float32
-larger errors are allowed, because rounding can change the sign of a feature near zero, and the
-gradient of ReLU jumps at zero.
+float64 with direct convolutions. If the device computes in float64, only tiny errors are allowed.
+In float32 larger errors are allowed, because rounding can change the sign of a feature near zero,
+and the gradient of ReLU jumps at zero.
 """
 
 from dataclasses import dataclass
@@ -179,7 +179,11 @@ def list_compared(precision: str) -> dict[str, Way]:
 
 
 def measure_parity(is_quick: bool = False) -> BenchReport:
-    """Measure the errors of each network in each precision; compare the largest with the bars."""
+    """Measure the errors of networks in each precision, and compare the largest with the bars.
+
+    `list_compared` chooses the networks for a precision. With `is_quick`, only the first two of
+    them are measured.
+    """
     report, images = BenchReport(), 2 if is_quick else 8
     for precision, bars in BARS.items():
         columns = [f"error of {kind} in {precision}" for kind in ("outputs", "gradients")]

@@ -158,8 +158,9 @@ class AttackCount(NamedTuple):
 
 
 def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
-    """Attack every cell of a sweep, and publish a table with a row for each method.
+    """Attack every finished cell of a sweep, and publish a table of the results.
 
+    The table has a row for each pair of a method and a group of cells that differ only in the seed.
     For each method, a file is stored in the folder `evals/` of each cell.
 
     Raises:
@@ -261,7 +262,8 @@ def count_successes(
 ) -> AttackCount:
     """Count how often an attack succeeds on some examples.
 
-    A targeted attack is tried with each class other than the true class.
+    A try also succeeds if the unchanged image reaches the aim of the attack. A targeted attack is
+    tried with each class other than the true class.
 
     Args:
         network: Function that computes the output of a network for images.

@@ -38,7 +38,9 @@ CROPS_NOTE = (
 
 
 def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
-    """Publish a table of ensemble errors. In each row, the networks of all seeds form an ensemble.
+    """Publish a table of ensemble errors.
+
+    In each row, the networks of all finished seeds form an ensemble, if there are at least two.
 
     Raises:
         UserError: No cell is finished, the stored predictions of a cell are not valid, or two
@@ -106,7 +108,7 @@ def measure_error(name: str, predictions: Predictions) -> float:
 
 
 def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
-    """Test every cell on 13 crops of each image, and publish a table of the errors.
+    """Test every finished cell on 13 crops of each image, and publish a table of the errors.
 
     The errors of each cell are stored in the folder `evals/` of the cell.
 

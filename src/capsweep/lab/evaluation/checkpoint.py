@@ -263,13 +263,16 @@ def find_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # a torch without CUDA raises the second
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch has no CUDA
         reason = str(error).splitlines()[0]
         raise UserError(f"--device {name}: {reason}; use auto, cpu, cuda:0 ...") from error
 
 
 def iterate_batches(split: EvaluatedSplit, count: int, at_once: int) -> Iterator[Batch]:
-    """Yield the first `count` examples of a split, or all if there are fewer, in batches."""
+    """Yield the first `count` examples of a split, in batches of `at_once` examples.
+
+    If the split has fewer than `count` examples, all examples are yielded.
+    """
     return map(split.evaluation_batch, split_range(min(count, len(split)), at_once))
 
 

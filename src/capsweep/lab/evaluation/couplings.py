@@ -14,8 +14,9 @@ A child's choices are all its parents, of all types at all positions above the c
 none-of-the-above, "no parent" is one more choice. A child's couplings are its shares for these
 choices. With `routing.norm=types`, a child divides itself once per position, among the types. With
 `routing.norm=positions`, a child divides itself once per type, among the positions. In both cases,
-a child has several distributions. A child with a single parent has no choice, and a child without
-parents has no shares.
+a child has several distributions, and each distribution counts like a child in the formulas above.
+Without none-of-the-above, a child with a single parent has no choice. A child without parents has
+no shares.
 
 All measures use the couplings of the last iteration. Entropy and polarisation are means over images
 and over the distributions with at least two choices. In some routings, the couplings of a child do
@@ -133,7 +134,7 @@ class Children:
         return coupling_BMLJ.cpu() if self.has_sum else divide_by_sum(coupling_BMLJ.cpu())
 
     def _combine(self, value_BE: Tensor, how: str) -> Tensor:
-        """Return the sum (`sum`) or maximum (`amax`) of the values in each distribution [B, G]."""
+        """Return for each distribution [B, G] the sum (`sum`) or maximum (`amax`) of its values."""
         distribution_E, count = self.distributions
         empty_BG = value_BE.new_zeros(len(value_BE), count)
         index_BE = distribution_E.expand_as(value_BE)
@@ -180,7 +181,11 @@ class LinkSpread:
 
     @property
     def variety(self) -> float | None:
-        """The variance between images, relative to the total; None if all couplings are equal."""
+        """The ratio (mean over links of V) / (variance of couplings over images and links).
+
+        V is the variance of a link's coupling over images. The ratio is None if all couplings are
+        equal, except for rounding.
+        """
         between = float(self.squares_MLJ.mean()) / self.count
         total = between + float(self.mean_MLJ.var(correction=0))
         is_equal = total <= (ROUNDING * float(self.mean_MLJ.abs().mean())) ** 2
@@ -240,7 +245,7 @@ def divide_by_sum(coupling_BMLJ: Tensor) -> Tensor:
 
 
 def measure_layers(routed: RoutedCell) -> dict[str, LayerMeasures]:
-    """Compute the measures of each routed layer, by layer name, over the traced test images.
+    """Collect the measures of each routed layer over the traced test images, by layer name.
 
     Raises:
         NotApplicableError: The routing keeps no traces or has no couplings.

@@ -1,8 +1,8 @@
 """How the routing of a trained cell affects the cell's predictions: `capsweep eval routing`.
 
 The couplings are measured (see `couplings`). The test error of the cell is computed in three ways:
-as trained; with frozen couplings; and with other numbers of iterations than in training. Frozen
-couplings are means over training images. They are the same for every test image.
+as trained; with frozen couplings; and with each of several numbers of iterations. Frozen couplings
+are means over training images. They are the same for every test image.
 
 Shape letters: B images, M parent positions, L children below a position, J parent types.
 """
@@ -41,12 +41,14 @@ WITHOUT_SUM = (
 
 
 def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
-    """Measure the routing of a sweep's cells, and publish a table with a row for each layer.
+    """Measure the routing of a sweep's finished cells, and publish a table of the results.
 
-    The results of each cell are stored in the folder `evals/` of the cell.
+    The table has a row for each pair of a layer and a group of cells that differ only in the seed.
+    A group is left out if one of its cells cannot be measured; a note gives the reason. The results
+    of each cell are stored in the folder `evals/` of the cell.
 
     Raises:
-        NotApplicableError: No cell of the sweep routes.
+        NotApplicableError: No cell can be measured, for example because no network routes.
         UserError: No cell is finished, or a network does not reproduce its stored predictions.
     """
     reasons: dict[str, str] = {}
@@ -137,8 +139,8 @@ def measure_error(predictions: Predictions) -> float | None:
 def measure_frozen(routed: RoutedCell) -> float | None:
     """Return the test error with each coupling fixed at its mean over training images.
 
-    The mean is over the first `routed.examples` training images. The result is None for a routing
-    without `form_parents`.
+    The mean is over the first `routed.examples` training images. The result is None if the routing
+    of a layer has no `form_parents`, or if a score is not finite.
     """
     if not all(hasattr(layer.routing, "form_parents") for layer in routed.layers.values()):
         return None

@@ -97,6 +97,7 @@ class SweepCells:
 
         Raises:
             UserError: No cell is finished, there is no such device, or a cell cannot be loaded.
+            DamageError: A file of a cell is missing or damaged.
         """
         loader = self.make_loader(device)
 

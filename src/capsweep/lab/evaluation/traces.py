@@ -91,7 +91,10 @@ class RoutedCell:
             yield name, [iteration["coupling"] for iteration in trace]
 
     def predict_scores(self) -> Predictions:
-        """Return scores and labels of the test images, computed in batches of `images_at_once`."""
+        """Return scores and labels of the first `examples` test images.
+
+        The network is run on batches of `images_at_once` images.
+        """
         return self.cell.predict_scores(self.examples, self.images_at_once)
 
     def describe_images(self) -> str:

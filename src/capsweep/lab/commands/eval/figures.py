@@ -100,11 +100,12 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
 
 
 def _draw_missing(parsed: argparse.Namespace) -> None:
-    """Draw the missing figures of each row of a sweep, for the first finished seed of the row.
+    """Draw the missing figures of each group of cells that differ only in the seed.
 
-    A figure is missing if no finished cell of the row has it. The page of the sweep shows the
-    figures. If an error ends the command, finished figures stay, and the next call draws only the
-    other figures.
+    A figure is missing if no finished cell of the group has it. The figure is then drawn for the
+    first finished cell of the group. If this cell cannot have the figure, the reason is printed,
+    and the next figure is drawn. The page of the sweep shows the figures. If an error ends the
+    command, finished figures stay, and the next call draws only the other figures.
     """
     from capsweep.lab.evaluation.sweep_cells import load_cells
 

@@ -1,6 +1,7 @@
 """`capsweep eval NAME SWEEP` computes numbers from the cells of a sweep and prints a table.
 
-The numbers of a cell are stored in the folder `evals/` of the cell.
+The numbers of a cell are stored in the folder `evals/` of the cell. But `eval ensemble` stores only
+the table, because its numbers belong to several cells together.
 """
 
 import argparse

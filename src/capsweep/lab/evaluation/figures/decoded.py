@@ -28,9 +28,10 @@ BY_CLASS = ("labels", "predictions", "drawn_from", "reconstructions")
 def draw_reconstructions(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure of test examples and their reconstructions.
 
-    The first columns show correctly classified examples, reconstructed from the capsule of the
-    label. Then each wrongly classified example has two columns: the first is reconstructed from the
-    capsule of the label, the second from the capsule of the predicted class.
+    The first columns show up to `options.correct` correctly classified examples, reconstructed from
+    the capsule of the label. Then up to `options.failures` wrongly classified examples have two
+    columns each: the first is reconstructed from the capsule of the label, the second from the
+    capsule of the predicted class.
 
     Raises:
         NotApplicableError: The network has no decoder or no class capsules, the images show several
@@ -54,9 +55,10 @@ def draw_reconstructions(loader: CellLoader, name: str, options: Namespace) -> I
 def draw_segmentation(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure of overlapping digits. The decoder draws each digit separately.
 
-    The first columns show correctly classified examples, drawn from the capsules of the labels.
-    Then each wrongly classified example has two columns: the first is drawn from the capsules of
-    the labels, the second from the capsules of the predicted classes.
+    The first columns show up to `options.correct` correctly classified examples, drawn from the
+    capsules of the labels. Then up to `options.failures` wrongly classified examples have two
+    columns each: the first is drawn from the capsules of the labels, the second from the capsules
+    of the predicted classes.
 
     Raises:
         NotApplicableError: The network has no decoder or no class capsules, the images do not show

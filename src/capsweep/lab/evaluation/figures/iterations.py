@@ -9,8 +9,8 @@ shares divided by their sum. The entropy is
 
 The control is ln(number of choices). This is the entropy of equal couplings. Before routing,
 couplings are equal. Children at the border of a convolutional layer have fewer parents, and so a
-lower control. The ratio H / ln(number of choices) can be compared between children. Children with a
-single parent (no choice) or without parents (no shares) are left out.
+lower control. The ratio H / ln(number of choices) can be compared between children. Children with
+only one choice (H is always 0) and children without parents (no shares) are left out.
 
 With `routing.norm=types`, a child divides itself once per position, among the types. With
 `routing.norm=positions`, a child divides itself once per type, among the positions. In both cases,
@@ -20,7 +20,7 @@ each distribution counts like a child.
 the routing logits b_ij of child i and parent j in each iteration. In iteration t, procedure 1 adds
 the agreement d_ij(t) = u_hat_ij . v_j(t) to b_ij. So the change of iteration t is the mean of
 |d_ij(t)| over i and j. The logits after the last iteration are not used, but the figure also shows
-the change of this iteration.
+the change of the last iteration.
 
 The paper's curve falls, almost in a straight line on a log scale. With the definition above the
 curve rises: v turns towards the votes that agree, and becomes longer, so the agreement of v with
@@ -72,8 +72,9 @@ TINY = 1e-300  # avoids 0 / 0
 def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure of the entropy of couplings: in nats, and relative to equal couplings.
 
-    Each panel has a curve for each routed layer, and the control of the layer: the entropy of equal
-    couplings. These arrays are stored for each layer:
+    Each panel has a curve for each routed layer. A dotted line shows the value for equal couplings:
+    their mean entropy in nats, or 1 for the relative entropy. These arrays are stored for each
+    layer:
 
         LAYER.control    mean entropy of equal couplings, in nats
         LAYER.parents    smallest and largest number of choices of a child
@@ -81,8 +82,8 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
         LAYER.share.*    the same statistics of the entropy relative to equal couplings
 
     Raises:
-        NotApplicableError: The network does not route, the routing has no couplings, or no child
-            has a choice.
+        NotApplicableError: The network does not route, the routing has no couplings, or there is a
+            layer in which no child has a choice.
         UserError: The cell cannot be loaded, or its network does not reproduce the stored
             predictions.
     """
@@ -117,7 +118,8 @@ def measure_entropies(routed: RoutedCell) -> dict[str, tuple[Children, np.ndarra
         distributions with at least two choices are included.
 
     Raises:
-        NotApplicableError: The routing has no couplings, or no child has a choice.
+        NotApplicableError: The routing has no couplings, or there is a layer in which no child has
+            a choice.
     """
     children: dict[str, Children] = {}
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
@@ -156,8 +158,8 @@ def draw_routing_change(loader: CellLoader, name: str, options: Namespace) -> It
     relative change (see `measure_shares`) on a log scale.
 
     Raises:
-        NotApplicableError: The network does not route, or its routing changes neither logits nor
-            assignments.
+        NotApplicableError: The network does not route, or its trace has no change of logits or
+            assignments (see `measure_trace`).
         UserError: The cell cannot be loaded, or its network does not reproduce the stored
             predictions.
     """
@@ -192,7 +194,8 @@ def measure_changes(routed: RoutedCell) -> tuple[str, dict[str, np.ndarray]]:
         `measure_shares`).
 
     Raises:
-        NotApplicableError: The routing changes neither logits nor assignments.
+        NotApplicableError: The routing keeps no traces, or its trace has no change of logits or
+            assignments (see `measure_trace`).
     """
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
     quantity = LOGITS

@@ -88,10 +88,10 @@ def read_loss(ledger: Ledger, name: str) -> dict[int, dict[tuple[int, str], dict
 
 
 def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int, int]]:
-    """Find a cell and its peers. Peers differ from the cell only in number of iterations and seed.
+    """Find all cells that differ from a cell only in the number of iterations and the seed.
 
-    Cells are compared by signature. A signature ignores keys with neutral values, so the
-    configuration of a peer may lack such a key.
+    The cell itself is included, and so are unfinished cells. Cells are compared by signature. A
+    signature ignores keys with neutral values, so the configuration of a peer may lack such a key.
 
     Returns:
         For each signature, the number of iterations (0 without routing) and the seed. The

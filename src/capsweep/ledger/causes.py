@@ -2,8 +2,9 @@
 
 The cause of a failure is one line of text. The line begins with the name of an exception type, and
 this type decides the kind of the failure. It is the type of the raised exception, or of an earlier
-exception that led to the raised exception. A failed cell is run again unless the same code would
-certainly fail again.
+exception that led to the raised exception. If this type has no known kind, the line begins with its
+nearest base class that has a known kind. A failed cell is not run again if the same code
+would certainly fail again. All other failed cells are run again.
 """
 
 import builtins
@@ -81,8 +82,8 @@ def describe_cause(error: BaseException) -> str:
 def _walk_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception, then the exception that led to it, and so on back to the first exception.
 
-    The next exception is the `__cause__` of the exception before. If there is no `__cause__`, the
-    next exception is the `__context__`, unless the context is suppressed.
+    The next exception is the `__cause__` of the exception before. If there is no `__cause__`, and
+    if the context is not suppressed, the next exception is the `__context__`.
     """
     visited: set[int] = set()
     link: BaseException | None = error
@@ -112,14 +113,17 @@ def describe_lost_worker(why: str) -> str:
 def is_lost_worker(cause: str) -> bool:
     """Return whether a cell failed because its worker process ended.
 
-    The reason can be another cell. If a node has no memory left, Ray ends the newest worker of the
-    node, even if another worker took the memory.
+    The failed cell itself may be without fault. For example, if a node has no memory left, Ray ends
+    the newest worker of the node, even if another worker took the memory.
     """
     return classify_cause(cause) == CauseKind.LOST or cause == NODE_MEMORY
 
 
 def classify_cause(cause: str) -> CauseKind:
     """Return the kind of a failure.
+
+    The exception type decides. But if its kind is UNKNOWN or STORAGE, and if the text of the cause
+    says that memory ran out, the result is OUT_OF_MEMORY.
 
     Args:
         cause: The cause of the failure, which begins with the name of an exception type.
@@ -145,7 +149,7 @@ def find_differences(
 
     Returns:
         The sorted keys that differ, each with two values: the value in `here` and the value in
-        `there`. A value is None if the configuration has neither the key nor a neutral value.
+        `there`. If a configuration lacks the key, `value_of` decides the value.
     """
     ours, theirs = flatten(here), flatten(there)
     keys = sorted(ours.keys() | theirs.keys())
@@ -161,8 +165,12 @@ def value_of(leaves: Mapping[str, Any], key: str) -> Any:
         key: A dotted key.
 
     Returns:
-        The value of the key if the key exists. Otherwise None if the key has no neutral value, or
-        if all keys of its group are absent. Otherwise the neutral value.
+        The first that applies:
+
+        - The value of the key, if the configuration has the key.
+        - None, if the key has no neutral value.
+        - None, if the configuration has no key of the group, such as `dataset`.
+        - The neutral value, which means the same as an absent key.
     """
     if key in leaves or key not in NEUTRAL:
         return leaves.get(key)

@@ -70,7 +70,7 @@ class CellDirectory:
         write_json(self.path / "provenance.json", provenance)
 
     def read_provenance(self) -> dict[str, Any]:
-        """Read the provenance of the cell; return an empty dict if `start` was not called yet.
+        """Read the provenance of the cell; return an empty dict if provenance.json is absent.
 
         Raises:
             DamageError: If provenance.json is damaged.
@@ -104,7 +104,10 @@ class CellDirectory:
         write_atomically(self.path / name, write)
 
     def store_checkpoint(self) -> None:
-        """Do nothing, because on a disk the checkpoint is already in the ledger."""
+        """Do nothing: on a disk, training writes the checkpoint directly into the ledger.
+
+        Only `StagedDirectory` must copy the checkpoint, because its ledger is an object store.
+        """
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Write result.json and remove the checkpoint; the cell is then finished.
@@ -130,7 +133,7 @@ class CellDirectory:
         return stored_files.with_digests(result, {n: hash_file(self.path / n) for n in final})
 
     def close(self) -> None:
-        """Do nothing, because the next run needs the checkpoint of an unfinished run."""
+        """Keep the folder: if this run is unfinished, the next run resumes from its checkpoint."""
 
     def write_failure(self, error: BaseException) -> None:
         """Write error.txt: the cause of the failure in the first line, then the traceback."""
@@ -162,7 +165,8 @@ class RepeatedDirectory(CellDirectory):
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Finish the new run, and replace the folder of the earlier run by the new folder.
 
-        If the process is killed between the two renames, `recover_cell` does the second rename.
+        The earlier folder is renamed to `superseded_path`, then the new folder is renamed to
+        `final_path`. If the process is killed in between, `recover_cell` does the second rename.
         """
         finished = super().finish(result)
         self.superseded_path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,9 +178,10 @@ class RepeatedDirectory(CellDirectory):
 class StagedDirectory(CellDirectory):
     """The local folder of a cell, if the ledger is an object store.
 
-    Only complete files are copied to the store. Each run of a cell has a separate folder in the
-    store, so that the files of two runs do not mix. If two runs finish the cell, the first result
-    is valid.
+    Only complete files are copied to the store. When a run finishes, its files are copied into a
+    separate folder for this run, so that the files of two finished runs do not mix. Before that,
+    files of an unfinished run are copied into the cell's folder. If two runs finish a cell that had
+    no result, the first result is valid. A run that repeats a finished cell replaces the result.
 
     Args:
         ledger: The ledger.
@@ -197,7 +202,7 @@ class StagedDirectory(CellDirectory):
         super().__init__(scratch / f"{make_scratch_prefix(signature)}{self.attempt}")
 
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
-        """Write the first files of the cell, and fetch the checkpoint if the store has one."""
+        """Write config.yaml and provenance.json; fetch the checkpoint if the store has one."""
         super().start(cell, provenance)
         self.store.remove(f"{self.folder}/{FAILURE}")
         self.store.remove(f"{self.folder}/{STOPPED}")
@@ -207,13 +212,16 @@ class StagedDirectory(CellDirectory):
         self._show_files("config.yaml", "provenance.json")
 
     def _show_files(self, *names: str) -> None:
-        """Copy files of an unfinished run to the store, unless the cell has an earlier result."""
+        """Copy files of this unfinished run to the store, if the cell has no earlier result."""
         for name in names:
             if not self.replaces and (self.path / name).exists():
                 self.store.copy_from(f"{self.folder}/{name}", self.path / name)
 
     def update_provenance(self, provenance: Mapping[str, Any]) -> None:
-        """Replace the provenance in the local folder and in the store."""
+        """Replace the provenance in the local folder.
+
+        If the cell has no earlier result, the provenance in the store is also replaced.
+        """
         super().update_provenance(provenance)
         self._show_files("provenance.json")
 
@@ -224,8 +232,9 @@ class StagedDirectory(CellDirectory):
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Copy the files of the cell to the store, and return the valid result.
 
-        The file result.json is written last. If another run has finished the cell in the meantime,
-        nothing is copied, and the result of the other run is valid.
+        The file result.json is written last. If the cell had no result when this run started, and
+        another run has finished the cell in the meantime, nothing is copied, and the result of the
+        other run is valid.
         """
         first = None if self.replaces else self.ledger.read_result(self.signature)
         if first is None:
@@ -240,7 +249,11 @@ class StagedDirectory(CellDirectory):
         return dict(result) if first is None else first
 
     def write_failure(self, error: BaseException) -> None:
-        """Write error.txt, and copy error.txt, metrics.jsonl and steps.jsonl to the store."""
+        """Write error.txt into the local folder.
+
+        If the cell has no earlier result, error.txt, metrics.jsonl and steps.jsonl are also copied
+        to the store.
+        """
         super().write_failure(error)
         self._show_files(FAILURE, METRICS, POINTS)
 

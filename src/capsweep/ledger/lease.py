@@ -35,7 +35,7 @@ NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,18})")  # see 
 
 
 class ClaimedElsewhereError(RuntimeError):
-    """Another process runs the cell; the message names the process."""
+    """Another process runs the cell, or has just claimed it."""
 
 
 class ClaimLostError(RuntimeError):
@@ -46,7 +46,7 @@ class Owner(Record):
     """The process that owns a claim."""
 
     host: str  # name of the host
-    machine: str  # identifies the machine's boot and namespace of process ids
+    machine: str  # identifies the present boot of the machine, and the namespace of process ids
     pid: Count  # process id
     started: str  # start time of the process, because process ids are reused
 
@@ -145,19 +145,21 @@ def claim_path(ledger: Path, signature: str, generation: int) -> Path:
 
 
 def remove_claims(ledger: Path, signature: str) -> None:
-    """Remove all claims on a cell; the caller must know that their owners have ended."""
+    """Remove all claims on a cell; the caller must know that the claims' owners have ended."""
     for generation in _list_generations(ledger).get(signature, ()):
         remove_path(claim_path(ledger, signature, generation))
 
 
 def remove_dead_claim(ledger: Path, claim: Claim) -> None:
-    """Remove a claim whose owner has ended, unless another process has taken the cell over."""
+    """Remove a claim whose owner has ended; do nothing if another process took the cell over."""
     with suppress(ClaimedElsewhereError):
         take_lease(ledger, claim.signature, claim.last_sign).release()
 
 
 class Lease:
-    """A claim of this process on a cell. A thread writes beats until `release` is called.
+    """A claim of this process on a cell.
+
+    A thread writes beats until `release` is called or another process takes the cell over.
 
     Args:
         ledger: The ledger's folder.
@@ -208,6 +210,9 @@ def _write_claim(path: Path, beat: int = 0) -> None:
 
 def take_lease(ledger: Path, signature: str, dead_claim: str = "") -> Lease:
     """Claim a cell for this process.
+
+    An earlier claim is taken over in two cases: if its owner has certainly ended (`Owner.is_dead`),
+    or if it is the claim that `dead_claim` names.
 
     Args:
         ledger: The ledger's folder.

@@ -80,12 +80,15 @@ class Ledger:
         return self.store.path if isinstance(self.store, Disk) else None
 
     def read_entry(self, signature: str) -> Entry:
-        """Read the state of a cell. A cell with a damaged result counts as failed."""
+        """Read the state of a cell. A cell with a damaged result counts as failed.
+
+        The code is not checked, so a stale cell counts as done. `judge` makes this check.
+        """
         claimed = None if self.disk is None else lease.read_claim(self.disk, signature)
         return self._make_entry(signature, claimed)
 
     def read_entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
-        """Read the states of several cells, and return the states keyed by signature.
+        """Read the states of cells as `read_entry` does, and return the states keyed by signature.
 
         From an object store, the states are read in parallel.
         """
@@ -255,7 +258,8 @@ class Ledger:
 
         The rows of metrics.jsonl are sorted by epoch, those of steps.jsonl by step. If several rows
         have the same epoch or step, only the last of these rows is returned. A killed process may
-        leave an incomplete last line. This line is left out.
+        leave an incomplete last line. This line is left out. If the file is absent, there are no
+        rows.
 
         Args:
             signature: The signature of the cell.
@@ -295,7 +299,7 @@ class Ledger:
         return join(self.store.root, self._find_folder(signature, result))
 
     def note_failure(self, signature: str, cause: str) -> None:
-        """Write the cause of a failure to error.txt, unless the cell's process wrote this file."""
+        """Write the cause of a failure to error.txt, if the cell has no error.txt yet."""
         name = f"{folder_of(signature)}/{FAILURE}"
         if self.store.read(name) is None:
             self.store.write(name, f"{cause}\n".encode())

@@ -94,7 +94,7 @@ def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
 def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
     read = partial(ledger.read_provenance, signature, entry.result)
     provenance = stored_files.read_if_sound(read) or {}
-    # If an earlier version wrote the provenance, it lacks the science configuration. Only then is
+    # A provenance of an earlier version lacks the science configuration. Only in this case is
     # config.yaml read, because a second read is slow.
     if (science := provenance.get("science")) is None:
         science = stored_files.read_if_sound(partial(ledger.read_science, signature)) or {}
@@ -133,8 +133,9 @@ def describe_circumstances(origin: Mapping[str, Any], result: Mapping[str, Any])
 
 
 def read_hardware(provenance: Mapping[str, Any]) -> str | None:
-    """Return the name of the GPU or processor that trained a cell; None: not recorded.
+    """Return the name of the first GPU in a provenance; without a GPU, the name of the processor.
 
+    The result is None if neither is recorded.
     A processor's name includes its vector instructions, because they change the rounding of sums.
     """
     hardware = provenance.get("hardware", {})
@@ -164,7 +165,7 @@ def select_cells(cells: Sequence[ListedCell], texts: Iterable[str]) -> list[List
 
     Raises:
         ConfigError: If a text is not a valid override, if no cell has the key of an override, or if
-            no cell has one of the override's values. The message lists some existing keys or
+            no cell has any of the override's values. The message lists some existing keys or
             values.
     """
     from capsweep.config import overrides  # this imports Hydra

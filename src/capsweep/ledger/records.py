@@ -50,7 +50,7 @@ NonNegative = Annotated[float, Field(ge=0)]  # seconds, hours, rates
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 AtLeastOne = Annotated[int, Field(ge=1, lt=2**63)]
-Memory = dict[str, Count | None]  # bytes, by the keys "process" and "gpu"; None: unknown
+Memory = dict[str, Count | None]  # bytes, by "process" and "gpu"; None: unknown, or no GPU
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Digests = dict[str, Digest]
 Date = Annotated[str, AfterValidator(_check_date)]
@@ -79,7 +79,7 @@ class Duration(Record):
     """The seconds that a cell took."""
 
     fit: NonNegative  # seconds of the training epochs
-    total: NonNegative = ABSENT  # seconds from the start to the result
+    total: NonNegative = ABSENT  # seconds from the start to the result, without interruptions
 
 
 class Result(Record):
@@ -98,7 +98,7 @@ class Result(Record):
     test_sha256: Digest | None = None  # digest of the test examples
     data: Digests = ABSENT  # digest of each split of the data
     code: Code = ABSENT  # hashes of the code that trained the cell
-    gpu_hours: NonNegative = ABSENT  # total hours, multiplied by the cell's share of a GPU
+    gpu_hours: NonNegative = ABSENT  # total hours, multiplied by the cell's number or share of GPUs
     first_activations: dict[str, dict[str, float]] = ABSENT  # layer -> quantile -> activation
     finished: Date = ABSENT  # when the cell finished
     attempt: str = ABSENT  # in an object store: name of the folder with the cell's files
@@ -118,13 +118,13 @@ class Tracking(Record):
 
     project: str | None = None  # W&B project
     entity: str | None = None  # W&B user or team
-    mode: Literal["online", "offline", "none"] = "none"  # none: the cell has no run
+    mode: Literal["online", "offline", "none"] = "none"  # none: no W&B run
     group: str | None = None  # name of the sweep
     job_type: str | None = None  # name of the arm
     name: str = ABSENT  # name of the run: the cell's place in the grid and its seed
     notes: str | None = None  # notes of the run
     tags: list[str] = ABSENT  # tags of the run
-    columns: dict[str, JsonValue] = ABSENT  # settings shown with the run that are not science
+    columns: dict[str, JsonValue] = ABSENT  # settings that the run shows but that are not science
 
 
 class Circumstances(Record):
@@ -186,7 +186,7 @@ class Measurement(Record):
 
     shape: str  # hash of the settings that decide the cost of a cell
     hardware: str  # name of the GPU or processor
-    seconds_per_step: Positive  # time of an optimiser step
+    seconds_per_step: Positive  # median time of an optimiser step
     evaluation_seconds_per_image: NonNegative  # time of testing an image
     startup_seconds: NonNegative  # time from the start to the first step
     peak_memory_bytes: Memory  # peak memory; for the GPU, this includes CUDA's context
@@ -212,7 +212,8 @@ class IterationResult(Record):
     """The test result of a network with a given number of routing iterations."""
 
     iterations: Count  # number of routing iterations
-    # Fraction of images that are predicted differently than with the iterations of training.
+    # Fraction of images whose prediction differs from the prediction with the number of iterations
+    # that training used.
     changed: Fraction
     error: Fraction  # test error
 
@@ -228,7 +229,7 @@ class LayerMeasures(Record):
     polarisation: float | None  # 0: equal couplings; 1: each child is coupled to one choice only
     variety: float | None  # variance of couplings between images, relative to the total variance
     dead: float | None  # fraction of parents that are inactive in all images
-    trees: float | None  # distinct parse trees per image
+    trees: float | None  # number of distinct parse trees / number of images
 
 
 class Couplings(Record):

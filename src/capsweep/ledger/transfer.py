@@ -117,14 +117,15 @@ def _read_content(ledger: Ledger, path: str) -> bytes:
 
 
 def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
-    """Import the cells of an export that are not in the ledger yet.
+    """Import those cells of an export that add something to the ledger.
 
-    A failed cell is added only if the ledger has nothing about the cell. For each cell, the file
+    A finished cell is imported if the ledger has no result for the cell. A failed cell is imported
+    only if the ledger has nothing about the cell. For each imported cell, the file
     that says how the cell ended (result.json or error.txt) is written last. If one of the errors
     below is raised, no file was written.
 
     Returns:
-        The number of new cells, and the number of cells that the ledger had already.
+        The number of imported cells, and the number of the other cells of the export.
 
     Raises:
         DataError: If a file is damaged or absent, or if the signature of a configuration is not
@@ -133,7 +134,7 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     """
     results = verify_export(file)
     entries = ledger.read_entries(results)
-    # The new cells, each with the name of the file that says how the cell ended.
+    # The imported cells, each with the name of the file that says how the cell ended.
     ends = {
         signature: FAILURE if result is None else RESULT
         for signature, result in results.items()

@@ -98,8 +98,9 @@ def _measure(path: Path, why: str, root: Path | None = None) -> Iterator[Garbage
 def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
     """Read all files of a cell, and yield a line for each damaged or absent file.
 
-    A file that belongs to another cell counts as damaged. If several checks find the same fault,
-    the line is yielded only once.
+    A file that belongs to another cell counts as damaged. A file that an export may leave out
+    (`transfer.OPTIONAL`) may be absent. If several checks find the same fault, the line is yielded
+    only once.
     """
     result = ledger.read_result(cell)
     names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, "resume.ckpt"}

@@ -257,7 +257,8 @@ class Decoder(nn.Module):
 
         Args:
             pose_BJD: Poses of the class capsules.
-            mask_BJ: 1 for each selected class, else 0. All other poses are replaced by 0.
+            mask_BJ: 1 for each selected class, else 0. The poses of the classes that are not
+                selected are replaced by 0.
 
         Returns:
             Images [B, C, H, W] with values in 0..1.

@@ -77,8 +77,9 @@ class NetworkOutput(NamedTuple):
     Attributes:
         scores_BN: Scores of the classes: capsule lengths, activations or logits.
         pose_BJD: Poses of the class capsules. None for networks without capsules.
-        logits_BN: With a linear head, the scores. Otherwise the logits of the class activations if
-            the routing computes logits, else None.
+        logits_BN: With a linear head: the scores. Without a linear head, if the routing computes
+            logits: the logits of the class activations. In all other cases, as in networks without
+            capsules: None.
         traces: Traces of the routing, by layer name; None if no traces were requested.
     """
 
@@ -113,8 +114,9 @@ class PrimaryCapsules(nn.Module):
     """Primary capsules: a convolution that computes poses, and a squash of each pose.
 
     At each position, P neighbouring channels are the pose of one capsule ("Dynamic Routing Between
-    Capsules", section 4). On a GPU a Triton kernel squashes the poses. If Triton cannot run, or if
-    the `method` of the convolution is "direct", torch operations squash the poses.
+    Capsules", section 4). A Triton kernel squashes the poses if the poses are on a GPU, Triton can
+    run there, and the `method` of the convolution is not "direct". Otherwise torch operations
+    squash the poses.
 
     Args:
         conv: Convolution with types * pose output channels.

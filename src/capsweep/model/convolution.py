@@ -46,7 +46,8 @@ class Convolution(nn.Conv2d):
             one matrix product (called "gathered") if each output depends on few inputs.
             "transformed": on a CPU with the convolution of `large_kernels` if it can be used, else
             like "auto".
-        methods: Names of the methods that have been used so far.
+        methods: Names of the methods that have been used so far, such as "direct", "gathered" or
+            "transformed, tiles of 6x6".
     """
 
     def __init__(
@@ -94,8 +95,12 @@ class Convolution(nn.Conv2d):
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
         """Choose the tiling of a transformed convolution, or return None to use another method.
 
-        The result is None if `large_kernels` cannot be used or is not expected to be faster. The
-        result is also None for bfloat16 on processors that multiply bfloat16 in hardware.
+        The result is None in these cases:
+
+        - The attribute `method` is "direct".
+        - `large_kernels` cannot be used, for example on a GPU.
+        - `method` is "auto", and a direct convolution is expected to be faster.
+        - Autocast is on, and the processor has instructions for bfloat16.
         """
         if self.method == "direct" or input.device.type != "cpu" or self.bias is None:
             return None
@@ -110,15 +115,15 @@ class Convolution(nn.Conv2d):
     def _sees_few(self, input: Tensor) -> bool:
         """Return whether to use the method "gathered" for this input.
 
-        The method is used on a GPU if each output depends on few inputs. The gathered copies of the
-        inputs are then no larger than the features.
+        "gathered" is used on a GPU if each output depends on few inputs and the attribute `method`
+        is not "direct". The gathered copies of the inputs are then no larger than the features.
         """
         seen = self.in_channels * self.kernel_size[0] ** 2
         few = self.in_channels < seen <= min(FEW_NUMBERS, self.out_channels)
         return few and input.is_cuda and self.method != "direct"
 
     def _multiply_gathered(self, input: Tensor, weight: Tensor) -> Tensor:
-        """Convolve with one matrix product of the weights and the inputs of each output.
+        """Copy the inputs of each output to a row, and convolve by one matrix product.
 
         The first convolution of a network reads few channels, and cuDNN's kernels are not made for
         few channels. An example on an H200: 128 images in bfloat16, 81 inputs per output, 256

@@ -197,7 +197,7 @@ class MatrixCapsNet(nn.Module):
         head: "length": the activations of the class capsules are the scores. "linear": a
             `LinearHead` computes logits from the poses.
         votes: Options of the votes. `shared`: whether all children of a layer share one weight
-            matrix for each parent type. None: they do not.
+            matrix for each parent type. If `votes` is None, they do not.
 
     Raises:
         ValueError: If the lists of `capsules` have unequal lengths, or if a kernel does not fit;
@@ -271,11 +271,10 @@ class MatrixCapsNet(nn.Module):
 
 
 def squash_capsules(capsules: CapsuleLayer) -> CapsuleLayer:
-    """Write the activation of each capsule into the length of its pose.
+    """Squash the pose of each capsule, and multiply the squashed pose by the activation.
 
     This is for routing that does not read activations and takes the length of a pose instead. The
-    new pose is the squashed pose times the activation. The new activation is the length of the new
-    pose.
+    new activation is the length of the new pose.
     """
     pose_BNIRS, act_BNI = capsules
     squashed_BNID = squash(pose_BNIRS.flatten(3)) * act_BNI[..., None]

@@ -3,8 +3,8 @@
 With torch operations, a squash takes five kernel launches in the forward pass and ten in the
 backward pass. Each launch takes a few microseconds, and reads what the previous launch has just
 written. With torch operations, to transpose, cast and squash primary capsules would take eight
-launches in each pass. The kernels of this module add partial sums in a fixed order. This order
-depends only on the number of partial sums.
+launches in each pass. With the kernels of this module, each of these passes takes one launch. The
+kernels add partial sums in a fixed order. This order depends only on the number of partial sums.
 
 Importing this module imports triton.
 
@@ -14,7 +14,7 @@ respect to x.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
-# The type checker does not know Triton's loops, nor which of its functions return tuples.
+# The type checker does not know Triton's loops, nor which of Triton's functions return tuples.
 
 import math
 from typing import Any
@@ -43,7 +43,7 @@ def divide(x, y):
 
 @jit
 def get_length(s_RD):
-    """Compute the length of each row; the result is [R, 1], correctly rounded in float32."""
+    """Compute the length of each row, [R, 1]; in float32 the square root is correctly rounded."""
     squared_R1 = tl.sum(s_RD * s_RD, axis=1, keep_dims=True)
     if squared_R1.dtype == tl.float32:
         return tl.sqrt_rn(squared_R1)

@@ -21,7 +21,7 @@ CHANNELS_AT_ONCE = 512  # most columns of the matrices that are multiplied
 # `devices.keep_freed_memory`.
 NUMBERS_AT_ONCE = 2**23 - 2**10
 CACHED = 2**19  # most elements of tiles that are transformed together; these stay in the cache
-MOST_KEPT = 2**24  # most elements of the factors that are kept for the backward pass
+MOST_KEPT = 2**24  # if all factors have more elements, none are kept for the backward pass
 
 Block = tuple[slice, slice]  # rows of phases, and channels of the phases in each row
 Factors = tuple[Tensor, Tensor]  # x_TFC and w_OFC, for one block and one pair of rows
@@ -38,7 +38,7 @@ class Operand:
         transform: Transform of a tile.
         size: Number of positions of a tile along an axis, p.
         step: Number of positions from the start of a tile to the start of the next, along an axis.
-        stride: Number of pixels of a position along an axis. Each belongs to another phase.
+        stride: Number of pixels of a position along an axis. Each pixel belongs to another phase.
         padding: Numbers of zeros to add left, right, above and below. Negative: pixels to cut off.
     """
 
@@ -91,11 +91,11 @@ class Operand:
         return rows.view(count, -1, 2 * rows.shape[1], self.size * rows.shape[3])
 
     def transform_columns(self, rows: Tensor, pair: int) -> Tensor:
-        """Apply the second step, along the columns, to one pair; return components [T, F, C]."""
+        """Apply the second step (columns) to one pair of rows; return components [T, F, C]."""
         return _multiply(self.transform.columns[pair], rows[:, pair])
 
     def transpose_columns(self, components_FTC: Tensor, pair: int) -> Tensor:
-        """Apply the transposed second step to pair number `pair`; return rows [T, 2 p, C]."""
+        """Apply the transposed second step to one pair of rows; return rows [T, 2 p, C]."""
         return _multiply(self.transform.columns[pair].t(), components_FTC.transpose(0, 1))
 
     def pad(self, array_BHWC: Tensor) -> Tensor:
@@ -160,8 +160,8 @@ class BilinearForm:
     def list_parts(self, image_BHWC: Tensor, outputs: int) -> list[slice]:
         """List the parts of a batch. The convolution computes one part at a time.
 
-        The transformed rows of the images of a part have at most NUMBERS_AT_ONCE elements. The same
-        is true for the outputs of the part.
+        The transformed rows of a part, both of its images and of its outputs, have at most
+        NUMBERS_AT_ONCE elements each. Only a part with a single image may have more.
 
         Args:
             image_BHWC: Images.
@@ -318,7 +318,7 @@ class TransformedConvolution(torch.autograd.Function):
     ) -> Tensor:
         """Compute the outputs [B, O, H, W], in the memory layout "channels last".
 
-        If `is_trained`, factors of at most MOST_KEPT elements in all are kept for `backward`.
+        If `is_trained` and all factors fit into MOST_KEPT elements, `backward` reuses the factors.
         """
         image_BHWC, weight_OKKC = map(_put_channels_last, (image_BCHW, weight_OCKK))
         bias_BOHW = bias_O[:, None, None].expand(len(image_BHWC), -1, *form.places)

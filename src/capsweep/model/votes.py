@@ -6,13 +6,13 @@ compute the votes themselves.
 
 Both classes can compute local votes. There are M parent positions. At each parent position there
 are J types of parents, and L children are below the position. Each of these children votes for the
-J parents. A child may be below several parent positions. The parents at these positions then
-compete for the child, and `divide_children` computes the share of each parent. If the field
+J parents. A child may be below several parent positions. `divide_children` computes the share of
+each parent in a child; its option `norm` says which parents compete for the child. If the field
 `given_BMLJ` is set, its couplings replace the couplings that a routing variant computes.
 
-Pose-matrix votes of 4x4 matrices are computed element by element, as sums of products, with the
-children as the last axis in memory. For such matrices this is faster than matrix products. The
-gradients are computed as matrix products, because autograd would sum tensors of the size of the
+With 4x4 pose matrices, `form_numbers_first` computes each element of a vote as a sum of products,
+with the children as the last axis in memory. For such matrices this is faster than matrix products.
+The gradients are computed as matrix products, because autograd would sum tensors of the size of the
 votes.
 
 Shape letters: B batch, I children (in `ConvolutionalVotes`: child types at each of N positions),
@@ -199,9 +199,9 @@ class ConvolutionalVotes:
 
         Args:
             logit_BMLJ: Routing logits.
-            norm: The set of parents that share each child. "all": all parents at all positions
-                above the child. "types": the parents of all types at one position. "positions": the
-                parents of one type at all positions above the child.
+            norm: The parents that share a child. "all": all types at all positions above the child.
+                "types": all types at one position, separately for each position above the child.
+                "positions": one type at all positions above the child, separately for each type.
             none_of_the_above: Whether a share of each child may go to no parent. The softmax then
                 has an additional logit, 0, for this share.
         """

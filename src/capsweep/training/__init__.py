@@ -63,9 +63,9 @@ class RunHooks:
 
     Attributes:
         on_epoch: Called after each epoch with the row of this epoch. If the call returns True, the
-            run writes a checkpoint and ends.
-        stop_flag: If this flag is set, the run writes a checkpoint after the current epoch and
-            ends. None: the run does not handle SIGTERM.
+            run writes a checkpoint and ends. After the last epoch, the returned value is ignored.
+        stop_flag: If this flag is set before the last epoch ends, the run writes a checkpoint after
+            the current epoch and ends. None: the run does not handle SIGTERM.
     """
 
     on_epoch: Callable[[Row], object] = _ignore

@@ -119,7 +119,7 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_targets(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError unless every `_target_` of a configuration may be called.
+    """Raise ConfigError if any `_target_` of a configuration may not be called.
 
     The prefixes of all targets are checked before any target is imported.
     """
@@ -130,7 +130,7 @@ def check_targets(config: Mapping[str, Any]) -> None:
 
 
 def _check_home(key: str, target: str) -> None:
-    """Raise ConfigError unless a target is callable and is defined in an allowed module.
+    """Raise ConfigError if a target is not callable, or is not defined in an allowed module.
 
     A check of the name is not enough. For example, `capsweep.data.cifar10.tarfile.open` begins with
     the name of an allowed module, but is a function of the standard library.

@@ -47,12 +47,13 @@ class EpochRecorder(Checkpoint):
     callback writes a checkpoint and raises LeftEarlyError. After the last epoch, hooks and SIGTERM
     do not end the run, and the test follows.
 
-    Training ends after the first epoch whose validation accuracy reaches `stop_accuracy`, so that
-    networks are compared at equal accuracy. In section 5.2 of "Dynamic Routing Between Capsules",
-    a CapsNet and a convolutional network are compared on affNIST after both have reached 99.2 % on
-    expanded MNIST. We measure the accuracy on training images that are held out, and not on test
-    images. A few data sets, such as the viewpoints of smallNORB, do use test images for validation.
-    Section 5.1 of "Matrix capsules with EM routing" does the same, as a footnote there says.
+    If `stop_accuracy` is set, training ends after the first epoch whose validation accuracy reaches
+    `stop_accuracy`, so that networks are compared at equal accuracy. In section 5.2 of "Dynamic
+    Routing Between Capsules", a CapsNet and a convolutional network are compared on affNIST after
+    both have reached 99.2 % on expanded MNIST. For most data sets, we measure the accuracy on
+    training images that are held out. For a few data sets, such as the viewpoints of smallNORB, we
+    measure the accuracy on test images. Section 5.1 of "Matrix capsules with EM routing" also uses
+    test images, as a footnote there says.
 
     Args:
         task: The task that is trained.
@@ -132,7 +133,10 @@ class EpochRecorder(Checkpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Write a row of steps.jsonl every `logger.every_n_steps` steps and after the last batch.
+        """Write a row of steps.jsonl, if one is due after this batch of the epoch.
+
+        A row is due every `logger.every_n_steps` batches of an epoch and after its last batch. If
+        this key is "auto", `choose_interval` computes the number of batches.
 
         Raises:
             NonFiniteLossError: If a loss since the previous row is not finite.
@@ -285,7 +289,7 @@ def is_reached(accuracy: float | None, row: Mapping[str, Any]) -> bool:
 
 
 def check_reached(accuracy: float | None, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raise AccuracyNotReachedError unless the last epoch reached `stop_accuracy`.
+    """Raise AccuracyNotReachedError if the last epoch did not reach `stop_accuracy`.
 
     A network that did not reach this accuracy cannot be compared with networks that did.
 

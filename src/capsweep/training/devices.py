@@ -40,7 +40,7 @@ def prepare_device(config: Mapping[str, Any]) -> None:
     cells, TF32 is forbidden.
 
     Raises:
-        ConfigError: If the device cannot compute with TF32 and `precision` is "tf32", or if the
+        ConfigError: If `precision` is "tf32" and the device cannot compute with TF32. Also if the
             cell needs a GPU and this process sees no GPU.
     """
     is_rounded = config["precision"] == "tf32"

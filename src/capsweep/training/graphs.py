@@ -28,7 +28,7 @@ from capsweep.data.batches import Batch
 from capsweep.training.step import Losses, SplitMetrics, TrainingStep, list_numbers
 
 Run = Callable[[], None]
-Shape = tuple[object, ...]  # shapes and types of a batch's tensors, and whether there is a margin
+Shape = tuple[object, ...]  # shapes and types of a batch's tensors, and whether the margin grows
 # Number of replays of each graph that are compared with an eager step. One comparison is not
 # enough, because Python code may make another decision in a later step.
 CHECKED = 2
@@ -155,8 +155,8 @@ class GraphCapture:
         The capture only records the work. Each replay does the work.
 
         Raises:
-            RuntimeError: If `run` draws random numbers on the processor, because each replay would
-                repeat these numbers, or if CUDA cannot capture the work.
+            RuntimeError: If CUDA cannot capture the work. Also if `run` draws random numbers on the
+                processor, because each replay would repeat these numbers.
         """
         graph, drawn = torch.cuda.CUDAGraph(), torch.get_rng_state()
         generator = torch.cuda.default_generators[self.device.index or 0]
@@ -367,7 +367,7 @@ def _compare(name: str, expected: Tensor, actual: Tensor, tolerance: float) -> s
 
 
 def _describe_shape(batch: Batch, margin: float | None) -> Shape:
-    """Return the shapes and types of a batch, and whether the loss has a margin.
+    """Return the shapes and types of a batch, and whether the margin of the loss grows.
 
     The types are included, because static tensors of another type would round the values of the
     batch.

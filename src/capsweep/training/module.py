@@ -138,7 +138,7 @@ class CapsuleTask(LightningModule):
         return self.losses[-1]
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Do nothing, because `training_step` includes the backward pass."""
+        """Do nothing: Lightning wants the backward pass here, but `training_step` includes it."""
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Call Lightning's closure, which runs `training_step`.
@@ -247,8 +247,8 @@ def decay_continuously(
 
     The factor is ramp * max(rate ** (step / steps), floor / lr), where ramp is
     min(1, (step + 1) / warmup), or 1 if `warmup` is 0. The code of the authors of "Dynamic Routing
-    Between Capsules" uses the decay rate ** (step / steps) too: `tf.train.exponential_decay` with
-    `staircase=False`.
+    Between Capsules" also multiplies the learning rate by rate ** (step / steps). It calls
+    `tf.train.exponential_decay` with `staircase=False`.
 
     Args:
         step: The index of the optimiser step, from 0.

@@ -78,7 +78,7 @@ class Outcome:
     Attributes:
         result: The result of a finished cell, or the measurement of a calibration.
         cause: The cause of a failure, in one line.
-        elsewhere: If another process runs the cell, a message about this process.
+        elsewhere: If another process runs the cell, a message that says so; else None.
         stopped: Whether a search ended the cell early.
         paused: Why the job ended without a result, although nothing failed. The cell can be run
             again later. Empty: the job did not end in this way.
@@ -96,8 +96,8 @@ class Outcome:
 def run_job(job: Job, hooks: RunHooks) -> Outcome:
     """Run a job and return how it ended.
 
-    A failure of the cell is stored in the ledger and returned. No exception is raised, so that the
-    other cells continue.
+    A failure of the cell is returned and not raised, so that the other cells continue. A failure in
+    training or testing is also stored in the ledger. Ctrl-C raises KeyboardInterrupt.
     """
     try:
         return Outcome(run(job, hooks))
@@ -122,7 +122,7 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
 
     If an earlier run of the same code was interrupted, training continues from resume.ckpt. If this
     checkpoint is damaged, or comes from other code, the checkpoint is removed, and a line on stderr
-    says so. A failure is written to error.txt and raised.
+    says so. A failure in training or testing is written to error.txt and raised.
 
     Args:
         job: The job.
@@ -137,7 +137,7 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
             come from an untrusted source.
         CodeChangedError: If the code on this node differs from the code of the driver.
         ClaimedElsewhereError: If another process runs the cell.
-        ClaimLostError: If another process took the cell over.
+        ClaimLostError: If another process took the cell over during the run.
         LeftEarlyError: If a hook or SIGTERM ended the run early.
     """
     from capsweep.training import build  # this imports torch

@@ -50,8 +50,8 @@ class Layer:
 
     Attributes:
         name: The path of the module in the network.
-        output_shape: The shape of the module's first output for one image; None: the module was not
-            called.
+        output_shape: The shape of the module's output for one image. If the output consists of
+            several tensors, the shape of the first. None: the module was not called.
         parameters: The number of parameters.
         flops: Floating-point operations for one image, counted as in `Size`.
         votes: The number of votes for one image: one for each pair of a child and a parent. The
@@ -69,7 +69,7 @@ def measure_size(config: Mapping[str, Any]) -> Size:
     """Compute the size of the network of a canonical configuration.
 
     The network is built on the meta device, where tensors take no memory. The size is cached on
-    disk. A later call with the same configuration does not import torch.
+    disk. A later call with the same configuration and the same code does not import torch.
 
     Raises:
         ConfigError: If a `_target_` may not be called, if sizes do not fit together, or if
@@ -86,8 +86,9 @@ def measure_size(config: Mapping[str, Any]) -> Size:
 def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
     """Compute the size of each module in the network of a canonical configuration.
 
-    The first entry is the network itself. Containers such as Sequential are left out. One image
-    passes through the network on the meta device, where torch computes only shapes.
+    The first entry is the network without the modules inside it. Containers such as Sequential are
+    left out. One image passes through the network on the meta device, where torch computes only
+    shapes.
 
     Raises:
         ConfigError: If a `_target_` may not be called, if sizes do not fit together, or if

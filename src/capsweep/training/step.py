@@ -210,7 +210,7 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 
 
 def list_numbers(step: TrainingStep) -> dict[str, float]:
-    """Return all int and float attributes of the network's modules and of the loss.
+    """Return all int and float attributes of the network's modules and the classification loss.
 
     Returns:
         The value of each attribute, by a name such as "network.capsules.calls".
@@ -241,7 +241,7 @@ class SplitMetrics:
       scores is in the image. This metric exists only if images show several classes.
     - segmentation: the mean over all true digits of the overlap that `measure_overlap` computes. A
       digit counts as 0 if its class is not among the L classes with the highest scores. This metric
-      exists only if images show several classes and there is a decoder.
+      exists only if images show several classes and there is a reconstruction loss.
 
     The sums stay on the device in float64 until `compute` is called, so that a step does not wait
     for the device.
@@ -310,9 +310,9 @@ class SplitMetrics:
 
 
 def is_detected(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:
-    """Return whether each class in an image is among the L classes with the highest scores.
+    """Return for each class in an image whether it is among the L classes with the highest scores.
 
-    The result is [B, L].
+    The result is [B, L], a bool for each of the L classes in each image.
     """
     active_BL = scores_BN.topk(labels_BL.shape[1], dim=1).indices
     return (labels_BL[:, :, None] == active_BL[:, None, :]).any(dim=2)

@@ -4,8 +4,9 @@ Each variant is a file of this folder with a subclass of `RoutingLayer`. The res
 makes these layers with `make_routing`.
 
 A child is "below" a parent position if the child lies in the receptive field of that position. One
-child can be below several parent positions. The variant then divides the child either among the
-parents at all these positions, or separately at each position (`CouplingRule.norm`).
+child can be below several parent positions. `CouplingRule.norm` then says how the variant divides
+the child: among the parents of all types at all these positions, separately at each position, or
+separately for each type.
 
 Shape letters: B batch, I children, J parents or parent types, D parent pose, M parent positions, K
 kernel offsets, N child positions, L children below a parent position (L = K I).
@@ -58,7 +59,8 @@ def make_routed(
     """Make the result of a routing from the trace of its iterations.
 
     Args:
-        trace: One dictionary per iteration. The last has the poses and couplings of the result.
+        trace: One dictionary per iteration. The last dictionary has the poses and couplings of the
+            result.
         with_trace: Whether the result contains the trace.
         act_BMJ: Activations of the parents. None: each activation is the length of the pose.
         logit_BMJ: Logits of the activations. None: the variant has no logits.
@@ -122,9 +124,9 @@ class CouplingRule(NamedTuple):
     """The rule by which a routing divides each child among parents.
 
     Attributes:
-        norm: The set of parents among which a child is divided. "all": all types at all positions
-            above the child. "types": all types at one position. "positions": one type at all
-            positions above the child.
+        norm: The parents among which a child is divided. "all": all types at all positions above
+            the child. "types": all types at one position, separately for each position above the
+            child. "positions": one type at all positions above the child, separately for each type.
         none_of_the_above: Whether a share of each child may go to no parent.
     """
 
@@ -146,8 +148,8 @@ class RoutingLayer(nn.Module):
 
     Attributes:
         used: Names of the implementations that `route` has used so far.
-        coupling_rule: How a child is divided among parents. None if the couplings of a child have
-            no fixed sum.
+        coupling_rule: How a child is divided among parents. None if the variant does not divide
+            children: the couplings of a child then have no fixed sum.
         has_activations: Whether the variant computes activations of the parents. If not, all
             activations are 1.
         reads_activations: Whether the variant reads the activations of the children.
@@ -178,7 +180,8 @@ class RoutingLayer(nn.Module):
     def choose_impl(self, votes: Any) -> str:
         """Return the name of the implementation that `auto` chooses for these votes.
 
-        The choice of a subclass may depend on the class and the device of the votes.
+        This is "fast" if the variant has an implementation of this name, else "reference". The
+        choice of a subclass may depend on the class and the device of the votes.
         """
         return "fast" if "fast" in self.impls else "reference"
 
@@ -207,7 +210,7 @@ class RoutingLayer(nn.Module):
 
         Args:
             votes: Votes of the children.
-            coupling_BMLJ: Couplings for every iteration; the variant does not compute couplings.
+            coupling_BMLJ: Couplings that every iteration uses instead of computing couplings.
         """
         given = replace(votes, given_BMLJ=coupling_BMLJ)
         return self.impls["reference"](given, **self.get_arguments())
@@ -302,8 +305,8 @@ def coupling_softmax(
     Args:
         logit_BMLJ: Routing logits.
         fields: Receptive fields of the parent positions. None: each child is below one position
-            only, and all values of `norm` mean "types". The authors' code of EM routing also
-            divides children among the types in its last layer.
+            only, and all values of `norm` mean "types". The last layer of the authors' code of EM
+            routing divides children in the same way.
         norm: The set of parents of one softmax. "all": all types at all positions above the child.
             "types": all types at one position. "positions": one type at all positions above the
             child.
@@ -331,7 +334,7 @@ def coupling_softmax(
 
 
 def _combine_by_child(part_BMLE: Tensor, fields: ReceptiveFields, largest: bool = False) -> Tensor:
-    """Compute the sum or the maximum of a quantity over all positions above each child.
+    """Compute the sum (if `largest`, the maximum) of a quantity over the positions above a child.
 
     Returns:
         A tensor of the same shape as `part_BMLE`. The result of a child is repeated at all

@@ -8,10 +8,10 @@ couplings c_ij are:
                                                          all images
     random      c_ij = r_ij / sum_k r_ik                 r_ij ~ U(0.8, 1.2)
 
-A child below several positions divides itself among all parents at these positions. If dynamic
-routing is better than `static`, the reason is the agreement in each image. The couplings of a
-control could be multiplied into the vote weights. They therefore change how the layer learns, but
-not which functions it can compute.
+A child below several positions divides itself among all parents at these positions; J is then the
+number of all these parents. If dynamic routing is better than `static`, the reason is the agreement
+in each image. The couplings of a control could be multiplied into the vote weights. The couplings
+therefore change how the layer learns, but not which functions the layer can compute.
 
 `random` is from Paik, Kwak, Kim 2019, "Capsule Networks Need an Improved Routing Algorithm". The
 paper draws r_ij in each routing iteration. An iteration does not use the results of the previous
@@ -19,9 +19,10 @@ iteration, so only the last iteration is computed here. The division by the sum 
 couplings of a child therefore sum to 1, as in the other controls.
 
 The option `draw` of `random` is "anew" (one draw per training step) or "fixed" (one draw per
-layer). Training steps draw with torch's generator. At the start of each epoch this generator is
-seeded from the seed of the cell and the epoch. All images of a batch share one draw. Evaluation
-always uses the fixed draw, so that its results can be reproduced.
+layer). With "anew", each training step draws with torch's generator. At the start of each epoch
+this generator is seeded from the seed of the cell and the epoch. All images of a batch share one
+draw. With both values of `draw`, evaluation uses the fixed draw, so that its results can be
+reproduced.
 
 The fixed draw is stored with the weights of the layer. Making the fixed draw leaves the state of
 torch's generator unchanged. All weights drawn later are therefore the same as in a network without

@@ -21,8 +21,8 @@ The option `normaliser` chooses the function that turns the logits b_j of a chil
 In sparsemax and entmax, tau is the number for which the couplings of a child sum to 1. The
 couplings of sigmoid and max_min have no fixed sum. If all logits are 0, a coupling is 1 / J with
 softmax, 1 / 2 with sigmoid and 1 with max_min. The bounds 0 and 1 of max_min, and its value 1 for
-equal logits, are our choice. Equal logits get no gradient in max_min. A learned prior starts with
-equal logits, so it never changes if routing has only one iteration.
+equal logits, are our choice. In max_min, equal logits get no gradient. A learned prior starts with
+equal logits, so with max_min and only one iteration the prior never changes.
 
 Sources of the functions:
 
@@ -281,8 +281,9 @@ class DynamicRouting(RoutingLayer):
         sizes: Sizes of the layer.
 
     Raises:
-        ValueError: If `normaliser` or `impl` has an unknown value, or if two options exclude each
-            other. The message names the configuration keys.
+        ValueError: If `normaliser` or `impl` has an unknown value, or if `none_of_the_above` or the
+            implementation "triton" is combined with another normaliser than the softmax. The
+            message names the configuration keys.
     """
 
     def __init__(

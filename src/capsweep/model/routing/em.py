@@ -61,9 +61,9 @@ class EMProcedure:
         inverse_temperature: lambda, the limit of lambda_t after infinitely many iterations.
         rate: Base of the power in lambda_t = lambda (1 - rate^(t+1)). 0.95 in the authors' code.
         floor: Number added to every variance.
-        norm: The set of parents among which a child is divided. "all": all types at all positions
-            above the child. "types": all types at one position. "positions": one type at all
-            positions above the child.
+        norm: The parents among which a child is divided. "all": all types at all positions above
+            the child. "types": all types at one position, separately for each position above the
+            child. "positions": one type at all positions above the child, separately for each type.
         r0: The first assignment R_ij. "all": a child is divided equally among all its parents.
             "types": a child is divided equally among the types at each position.
         mass_norm: Factor of the sum in cost_j. "sum": m_j. "ratio": m_j divided by its value if all

@@ -21,9 +21,9 @@ one-hot by construction, as in a parse tree. The authors' code takes the mean di
 whole batch, so the result of an image depends on the other images. Here the mean is over all votes
 of an image.
 
-If a child is below several positions, J is the number of parents at one position. An iteration
-costs 2 B M L J D multiplications. The reference keeps two tensors of the size of the votes per
-iteration.
+If a child is below several positions, the softmax divides the child among the parents at all these
+positions, but J is the number of parents at one position. An iteration costs 2 B M L J D
+multiplications. The reference keeps two tensors of the size of the votes per iteration.
 
 Shape letters: B batch, M parent positions, L children below a position, J parent types at a
 position, D parent pose, T iterations.

@@ -62,7 +62,10 @@ def _find_data(overrides: Sequence[str]) -> str:
 
 
 def run_make(parsed: argparse.Namespace) -> int:
-    """Make the missing shards of a data set, and return the exit status."""
+    """Make the missing shards of a data set, and return the exit status.
+
+    With --dry-run, only print the plan.
+    """
     run_tasks, overrides = _choose_runner(parsed), [*parsed.overrides, *_list_places(parsed)]
     pairs, shards = (_read_count(parsed, name) for name in ("PAIRS", "SHARDS"))
     job = prepare_job(parsed.name, overrides, pairs)

@@ -94,7 +94,10 @@ def run_show(parsed: argparse.Namespace) -> None:
 
 
 def run_why(parsed: argparse.Namespace) -> None:
-    """Print the keys in which a cell differs from the nearest other finished cell."""
+    """Print the keys in which a cell differs from the nearest other finished cell.
+
+    The nearest cell is the finished cell that differs in the fewest keys.
+    """
     from capsweep.config import compose
 
     ledger = open_ledger(parsed)
@@ -196,7 +199,11 @@ def run_rm(parsed: argparse.Namespace) -> None:
 
 
 def run_release(parsed: argparse.Namespace) -> None:
-    """Remove the claim of a run whose machine is gone."""
+    """Remove the claim of a run whose machine is gone.
+
+    The claim of a process that runs on this machine stays, and the command ends with an error. A
+    process on another machine is not checked.
+    """
     ledger = open_ledger(parsed)
     claims = ledger.read_claims()  # empty for an object store
     if (signature := parsed.signature) not in claims:  # a claimed cell may have no folder yet

@@ -42,6 +42,8 @@ class SweepReport:
 def run_report(parsed: argparse.Namespace) -> int:
     """Print the table of a sweep, and write the files of its report.
 
+    With --publish, also rewrite the answer beside the sweep file.
+
     Returns:
         1 if a file could not be written, else 0.
     """

@@ -23,7 +23,7 @@ from capsweep.sweep.spec import Sweep
 if TYPE_CHECKING:  # it imports Ray
     from capsweep.cluster.client import Jobs, SweepJob
 
-# The exit status of Ctrl-C. It also stops a script that waits for the sweep.
+# The exit status of Ctrl-C, so that a script that waits for the sweep stops too.
 DETACHED = STOPPED = 130
 KILLED = 128  # plus the number of the signal, as in a shell
 
@@ -138,7 +138,7 @@ def _submit_to_slurm(
 
 
 def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int:
-    """Submit a sweep as a job, or find the job that runs the sweep already.
+    """Submit a sweep as a job, or find the job that runs the same command already.
 
     Then print the output of the job until it ends, unless --detach was typed.
 
@@ -235,7 +235,11 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
 
 
 def run_status(parsed: argparse.Namespace) -> None:
-    """Print two lines for each job of a cluster: its state, and the last line of its output."""
+    """Print two lines for each sweep that runs or ran as a job of a cluster.
+
+    The lines are the state of the job, and the last line of its output. If the user named a sweep
+    or a job, only this job is printed.
+    """
     jobs = _open_named_jobs(parsed)
     chosen = jobs.list_sweeps() if parsed.sweep is None else [driver.find_job(jobs, parsed.sweep)]
     for job in chosen:

@@ -1,8 +1,8 @@
 """`capsweep train`: train one cell.
 
-Hydra prints the help and the configuration (`--cfg`), and completes overrides in a shell. Before
-Hydra runs, capsweep composes the typed overrides itself, because its own errors are one line and
-name the key.
+Hydra is used only to print the help and the configuration (`--cfg`), and to complete overrides in a
+shell. Except for a completion, capsweep first composes the typed overrides itself, because the
+errors of capsweep are one line and name the key.
 """
 
 import os
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         arguments: The command line after `capsweep train`.
 
     Returns:
-        0, or 1 if the cell failed.
+        0, or 1 if the cell failed or was paused.
 
     Raises:
         UserError: An option, word or override is wrong, or another process runs the cell.
@@ -60,7 +60,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _ignore_config(_: DictConfig) -> None:
-    """Do nothing; Hydra needs a function to call, but is used here only for what it prints."""
+    """Do nothing.
+
+    Hydra must be given a function to call, but we use Hydra here only for its printed output.
+    """
 
 
 def _check_arguments(arguments: Sequence[str], options: set[str]) -> None:

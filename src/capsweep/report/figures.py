@@ -125,7 +125,7 @@ def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
         seeds: The metric by epoch, for each seed.
 
     Returns:
-        One curve, or an empty list if the seeds have no epoch in common.
+        A list with one curve; an empty list if no epoch can be used.
     """
     values = {e: [series[e] for series in seeds] for e in list_common_steps(seeds)}
     values = {e: numbers for e, numbers in values.items() if all(map(math.isfinite, numbers))}

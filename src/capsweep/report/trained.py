@@ -211,8 +211,8 @@ def find_published(
 ) -> tuple[PublishedNumber, ...]:
     """Find the published numbers to show beside a row.
 
-    A published number is shown if it does not contradict the coordinates of the row. The network
-    and the epochs are not compared for this. If they differ, the published number gets a mark.
+    A published number is shown if it does not contradict the coordinates of the row. A number of
+    another network, or of more epochs than the row has, is shown too, but gets a mark.
 
     Args:
         sweep: The sweep, whose file has the published numbers.

@@ -63,7 +63,7 @@ def connected(
     package: Path | None = None,
     imports: Sequence[str] = (),
 ) -> Iterator[None]:
-    """Join a Ray cluster or start Ray on this machine; leave or stop Ray after the block.
+    """Join a Ray cluster, and leave it after the block; or start Ray here, and stop it afterwards.
 
     Args:
         address: Address of the cluster to join; None: start Ray on this machine.

@@ -1,8 +1,8 @@
 """The words of a command line, applied to a sweep that was read from its file.
 
 A key of model, routing or loss is set in the arms whose network has a routing, or in all arms if no
-network has one. Every other key is set in all arms. A typed key replaces the axis or value that an
-arm had for this key.
+network has a routing. Every other key is set in all arms. A typed key replaces the axis or value
+that an arm had for this key.
 """
 
 import itertools
@@ -29,7 +29,7 @@ AXIS_WORDS = {
 }
 ROUTED_GROUPS = ("model", ROUTING, "loss")  # groups whose keys are set only in arms that route
 GRID_ONLY = ("ZIP", "EXCLUDE", "METRIC", "BASELINE")  # words that a search does not take
-# Logistics that a table shows nevertheless, because they say which data a cell saw.
+# Keys that a table shows although they are logistics, because they say which data a cell saw.
 SHOWN = ("limit_batches", "dataset.source")
 
 
@@ -82,10 +82,10 @@ def choose_cluster(words: Mapping[str, str], here: bool = False) -> list[str]:
 def _format_command(
     name: str, sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
 ) -> str:
-    """Return a command that prints the table of this sweep; it works on any machine.
+    """Return a command that prints the table of this sweep on any machine.
 
-    Words and keys that only say where or how cells run are left out. A sweep file that is not in
-    sweeps/ is named without its folder.
+    Words and keys that only say where or how cells run are left out. If the user typed the path of
+    a sweep file, the command has the name of the file without its folder.
     """
     file = sweep.path.name if name.endswith(".yaml") else name
     shown = (w.name for w in WORDS if w in GRID or (w.key and not is_logistics(w.key)))
@@ -229,7 +229,7 @@ def _find_routing(arm: Arm) -> str | None:
 
 
 def _set_routings(sweep: Sweep, routings: Override, keep_present: bool) -> Sweep:
-    """Add an axis over routings to each arm that routes.
+    """Set the axis over routings in each arm that routes, instead of the routings that it had.
 
     Fixed keys of a routing, such as `routing.num_iters`, become axes too, because only some
     routings have these keys.
@@ -237,7 +237,7 @@ def _set_routings(sweep: Sweep, routings: Override, keep_present: bool) -> Sweep
     Args:
         sweep: The sweep to change.
         routings: The typed routings.
-        keep_present: Whether the axis also keeps the routings that the arm has already.
+        keep_present: Whether the typed routings are added to the routings that the arm had.
 
     Raises:
         ConfigError: No arm routes.
@@ -316,10 +316,11 @@ def _set_override(sweep: Sweep, override: Override, names: Collection[str]) -> S
 
 
 def _set_in_arm(arm: Arm, override: Override) -> Arm:
-    """Set a key in an arm, instead of the axis or value that the arm had for this key.
+    """Set a key in an arm, instead of the axis, interval or value that the arm had for this key.
 
-    If the arm has an axis over routings, a key of a routing becomes an axis too, because only some
-    routings have the key.
+    A key with several values becomes an axis. A key with a single value becomes an axis in two
+    cases: the arm had an axis or interval for this key; or the key belongs to a routing, and the
+    arm has an axis over routings, of which only some may have this key.
     """
     fixed = tuple(old for old in arm.fixed if old.key != override.key)
     is_axis = len(override.values) > 1 or override.key in arm.keys
@@ -331,11 +332,11 @@ def _set_in_arm(arm: Arm, override: Override) -> Arm:
 
 
 def _add_coordinate(sweep: Sweep, axis: Override) -> Sweep:
-    """Return the sweep with the key of an axis among the row or column keys of its table.
+    """Add the key of an axis to the row or column keys of a sweep's table, and return the sweep.
 
-    Nothing changes if the axis has one value, if the table has its key, or if the sweep is a
-    search. A key becomes a column key if its group is a column: `dataset.source` after `dataset`.
-    Any other key becomes a row key: `routing` directly after `arm`, every other key at the end.
+    Nothing is added if the axis has one value, if the table has the key already, or if the sweep is
+    a search. A key becomes a column key if its group is one, and otherwise a row key. The row key
+    `routing` is inserted directly after `arm`; all other keys are added at the end.
     """
     is_new = len(axis.values) > 1 and axis.key not in (*sweep.rows, *sweep.columns)
     if not is_new or sweep.search is not None:

@@ -18,7 +18,9 @@ from capsweep.training.provenance import find_version
 LOOK_SECONDS = 10.0  # seconds between two reads of the cluster's nodes
 CODE = "capsweep's code"
 PACKAGES = ("torch", "pytorch-lightning", "ray")
-MARKER_SECONDS, POLL_SECONDS = 10.0, 0.2  # a shared folder may show a new file late
+# How long a node looks for the marker, and the time between two looks. A shared folder may show a
+# new file late.
+MARKER_SECONDS, POLL_SECONDS = 10.0, 0.2
 
 
 class ClusterNodes:
@@ -30,7 +32,7 @@ class ClusterNodes:
 
     Attributes:
         name: The name of the cluster in messages: `RAY_ADDRESS=...`.
-        refused: The reason why a node cannot run the cells, by the id of the node.
+        refused: For each node that cannot run the cells, the reason, by the id of the node.
     """
 
     def __init__(self, cluster: Mapping[str, Any]) -> None:
@@ -56,7 +58,7 @@ class ClusterNodes:
     def find_growth(self) -> Capacity | None:
         """Return the new capacity if the cluster is larger than at any time before, else None.
 
-        The nodes are read at most once in LOOK_SECONDS.
+        The nodes are read at most once in LOOK_SECONDS. Until then, the result is None.
         """
         if time.monotonic() - self._last_look < LOOK_SECONDS:
             return None
@@ -73,8 +75,9 @@ class ClusterNodes:
         now = Capacity.of_nodes([Capacity(had["CPU"], had.get("GPU", 0)) for had in resources])
         self._largest = max(self._largest, now, key=lambda had: (had.gpu, had.cpu))
         most, growth, nodes = self._largest, self._growth, self._largest.nodes
-        # An autoscaler is assumed to add nodes like the present nodes. So the nodes of `grows_to`
-        # are added only if there is no node yet, or no node with a GPU.
+        # An autoscaler is assumed to start nodes like the present nodes. So the nodes of `grows_to`
+        # are included in two cases only: there was no node so far; or no node so far had a GPU, and
+        # `grows_to` has GPUs.
         if most.cpu == 0 or (most.gpu == 0 and growth.gpu > 0):
             nodes = (*nodes, *growth.nodes)
         return Capacity(max(most.cpu, growth.cpu), max(most.gpu, growth.gpu), nodes)

@@ -164,7 +164,7 @@ def run_in_order(
 
     The first round runs the cells that do not wait. After each round, the accuracies that the
     baseline has reached are read, and the next round runs the cells that waited for these
-    accuracies.
+    accuracies. A sweep without matched arms has only one round.
 
     Raises:
         UserError: A key or file is wrong; the message names it.
@@ -264,7 +264,7 @@ def describe_end(
     The exit status is the first of these that applies:
 
     - INTERRUPTED: The executor returned before the queue was exhausted.
-    - FAILED: A cell failed, in this command or in an earlier command.
+    - FAILED: A cell failed in this command, or failed in an earlier command and was not run again.
     - UNFINISHED: A time limit left cells out.
     - FINISHED: All cells are finished.
 

@@ -2,14 +2,15 @@
 
 An estimate comes from finished cells of the same shape, or else from a calibration.
 
-With BUDGET, only cells that are estimated to end in time start, and no cell is interrupted. A cell
-of unknown length does not start.
+With BUDGET, only cells that are estimated to end in time start, and no cell is interrupted. With
+BUDGET, a cell of unknown length does not start.
 
-MAX_HOURS limits the wall-clock time, because a rented machine is paid by the hour. A cell that
-would end after the limit does not start, with two exceptions: a cell of unknown length, and a cell
-that is longer than the whole limit. When the limit is reached, running cells stop after their epoch
-and keep a checkpoint, from which the next command continues. So the limit is exceeded by at most
-one epoch of each running cell, plus the test if that epoch was the cell's last.
+MAX_HOURS limits the wall-clock time, because a rented machine is paid by the hour. With MAX_HOURS,
+a cell of unknown length starts, and so does a cell that is longer than the whole limit. Any other
+cell starts only if it is estimated to end before the limit. When MAX_HOURS is reached, running
+cells stop after their epoch and keep a checkpoint, from which the next command continues. So
+MAX_HOURS is exceeded by at most one epoch of each running cell, plus the test if that epoch was the
+cell's last.
 
 Both limits are for one command as a whole, even if MORE_SEEDS makes the command run the sweep
 several times. Each job of an array has its own limits.
@@ -96,7 +97,10 @@ class Estimates:
 
 
 def _apply_calibration(cell: Cell, measured: Measurement) -> float:
-    """Compute a cell's seconds for start, training, validation and test from a calibration."""
+    """Estimate from a calibration how many seconds a cell takes in total.
+
+    The total is the sum for start, training, validation and test.
+    """
     dataset, epochs = cell.config["dataset"], cell.config["epochs"]
     images = dataset["examples"]["test"] + count_validation_examples(dataset) * epochs
     limit = cell.config["limit_batches"]
@@ -107,14 +111,14 @@ def _apply_calibration(cell: Cell, measured: Measurement) -> float:
 
 
 def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estimates:
-    """Make estimates from the results of the ledger.
+    """Make estimates from the results and calibrations of a ledger.
 
-    Three sources are read in this order, until the length of every given cell is known: results of
-    the given cells, calibrations, results of all other cells.
+    Three sources are read in this order, until every given cell has an estimate: results of the
+    given cells, calibrations, results of all other cells.
 
     Args:
         ledger: The ledger.
-        cells: The cells whose length is wanted, each with its entry in the ledger.
+        cells: The cells to estimate, each with its entry in the ledger.
     """
     is_here = not cells or cells[0][0].config["cluster"]["address"] is None
     estimates = Estimates(provenance.name_hardware() if is_here else None)
@@ -200,7 +204,10 @@ class Limits:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether running cells stop after their present epoch, and no other cell starts."""
+        """Whether MAX_HOURS is reached, or `refuse_more` was called.
+
+        If so, running cells stop after their present epoch, and no other cell starts.
+        """
         if self._refusal is None and self.wall is not None and self._passed >= self.wall:
             self.refuse_more("MAX_HOURS is reached")
         return self._refusal is not None

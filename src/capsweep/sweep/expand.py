@@ -2,8 +2,8 @@
 
 The cells of an arm with `matched: true` train until they are as accurate as the baseline. "Matrix
 capsules with EM routing", section 5.1, and "Dynamic Routing Between Capsules", section 5.2, compare
-networks at equal accuracy in this way. The baseline trains first. Each cell of a matched arm then
-waits for one cell of the baseline, which has the same seed and the same column of the table. The
+networks at equal accuracy in this way. The baseline trains first. Each cell of a matched arm waits
+for the cell of the baseline that has the same seed and is in the same column of the table. The
 matched cell trains until it reaches the validation accuracy of that cell. So the `stop_accuracy`
 and the signature of a matched cell are known only when its cell of the baseline is finished.
 """
@@ -121,7 +121,7 @@ def _is_at(point: Point, place: Mapping[str, Any]) -> bool:
 
 
 def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
-    """Check that cells in the same field of the table differ only in seed and matched accuracy.
+    """Check that cells in the same field of the table differ only in `seed` and `stop_accuracy`.
 
     Typed words can break this rule: they can make two arms equal in every key that the table shows.
     So the rule is checked before cells run.
@@ -144,7 +144,10 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
 
 
 def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
-    """Compose each place of an arm once, and yield one point for each seed of the place."""
+    """Compose each place of an arm once, and yield one point for each seed of the place.
+
+    For a search, the places are only those that `_list_edges` yields.
+    """
     waits = sweep.search is None and is_waiting(arm)
     try:
         for place in _list_places(sweep, arm) if sweep.search is None else _list_edges(arm):
@@ -160,10 +163,12 @@ def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
 def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:
     """Return the distinct places of an arm.
 
-    If the arm has an axis over routings, a place has no keys that its routing does not have.
+    If the arm has an axis over routings, each place loses the keys of axes that its own routing
+    does not have.
 
     Raises:
-        ConfigError: No routing of the arm has the key of an axis.
+        ConfigError: No routing of the arm has the key of an axis, and the key was typed or is
+            unknown to all routings.
     """
     if ROUTING not in arm.keys:
         return list(_iterate_places(arm))
@@ -308,14 +313,17 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
 
 
 def _list_settings(sweep: Sweep, config: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the typed keys of a sweep that are not axes, with their values in a configuration."""
+    """Return the typed keys of a sweep that are not axes, with their values in a configuration.
+
+    A key whose value is a list, a mapping or None is left out.
+    """
     axes = {key for arm in sweep.arms for key in arm.keys}
     pairs = [(key, get(config, key)) for key in sweep.typed_keys if key not in axes]
     return [(key, value) for key, value in pairs if isinstance(value, bool | int | float | str)]
 
 
 def with_rows(sweep: Sweep) -> Sweep:
-    """Return the search with row keys for its table: `arm`, then the key of each axis."""
+    """Return the search with row keys for its table: `arm`, then all keys of axes and intervals."""
     axes = dict.fromkeys(key for arm in sweep.arms for key in arm.keys)
     return replace(sweep, rows=("arm", *axes))
 

@@ -82,7 +82,9 @@ def load(node: Places, sweep: Sweep) -> Added:
 
 
 def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
-    """Return the number of seeds at each look; the last look has the value of MORE_SEEDS.
+    """Return one number of seeds for each look.
+
+    The first number is the sweep's own number of seeds. The last number is the value of MORE_SEEDS.
 
     Raises:
         UserError: The value does not fit the sweep.
@@ -142,7 +144,8 @@ def find_undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks:
 
     In each column, places are ranked by their mean, and each place is tested against its neighbours
     in the ranking. The order of two neighbours is undecided if their test is not significant. The
-    significance level is divided by the number of columns, because each column is a separate test.
+    significance level is divided by the number of columns that have two or more places with
+    results, because each of these columns is a separate test.
 
     Args:
         sweep: The sweep.

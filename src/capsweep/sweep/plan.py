@@ -44,8 +44,9 @@ class PlannedCell:
     def is_due(self, retry_failed: bool = False) -> bool:
         """Return whether a sweep would run this cell now.
 
-        A finished cell is due only if RERUN repeats it. Any other cell is due, unless it would fail
-        again with the same code.
+        A finished cell is due in two cases: RERUN is `always`; or RERUN is `stale`, and other code
+        finished the cell. A cell that is not finished is due, except a cell that would fail again
+        with the same code.
 
         Args:
             retry_failed: Whether cells that would fail again with the same code are due too.
@@ -79,7 +80,10 @@ class Plan:
         return list(itertools.islice(itertools.cycle(self.cells), self.trials))
 
     def estimate_due(self, costs: Estimates) -> tuple[list[float], int]:
-        """Return the estimates of due cells in seconds, and how many due cells have no estimate."""
+        """Return one estimate in seconds for each due cell that has an estimate.
+
+        The second result is the number of due cells that have no estimate.
+        """
         seconds = [costs.seconds(planned.cell) for planned in self.due]
         known = [each for each in seconds if each is not None]
         return known, len(seconds) - len(known)

@@ -99,7 +99,10 @@ class SweepProgress:
         self._update()
 
     def on_end(self, signature: str, outcome: Outcome) -> None:
-        """Show that a cell left its worker: it finished, failed, was paused, or runs elsewhere."""
+        """Show that a cell left its worker.
+
+        The cell finished, failed, was paused, was ended early by a search, or runs elsewhere.
+        """
         began = self._remove_bar(signature)
         duration = "" if began is None else f" ({time.monotonic() - began:.0f} s)"
         if outcome.elsewhere is None and not outcome.paused:  # the cell has ended for good

@@ -33,12 +33,13 @@ class Attempts:
     """The lost workers of a cell, which decide whether the cell is tried again.
 
     A cell is retried without limit as long as each worker begins at a later epoch than all earlier
-    workers. This is usual on spot nodes. If a worker begins no later, the cell may kill its
-    workers, or an epoch may take longer than a node is available. After MOST_FRUITLESS such workers
-    in a row, the cell fails.
+    workers. This is usual on spot nodes. A lost worker is fruitless if it finished no epoch, or
+    began at epoch 0, or began no later than an earlier worker. Then the cell may kill its workers,
+    or an epoch may take longer than a node is available. After MOST_FRUITLESS fruitless workers in
+    a row, the cell fails.
     """
 
-    fruitless: int = 0  # workers lost in a row without a newer checkpoint
+    fruitless: int = 0  # number of fruitless workers in a row
     furthest: int = 0  # latest epoch at which a worker began
     first: int | None = None  # first epoch that the present worker finished
     last: int | None = None  # last epoch that any worker finished
@@ -111,7 +112,10 @@ class JobQueue:
 
     @property
     def count_left(self) -> int:
-        """The number of cells that this command has not started."""
+        """The number of cells that neither run in this command nor have ended.
+
+        Paused cells, and cells that another process runs, are included.
+        """
         waiting = [job for key, job in self._running.items() if key not in self._begun]
         cells = sum(not job.is_calibration for job in waiting)
         return len(self._pending) + len(self._awaited) + cells
@@ -241,7 +245,10 @@ class JobQueue:
             self.sharing.add_measurement(job, None)
 
     def _collect_awaited(self) -> None:
-        """Settle cells that other processes ended, and queue cells whose owner has died."""
+        """Settle cells that other processes ended, and queue the cells that nobody runs any more.
+
+        Nobody runs a cell whose claim is gone, or whose owner has died.
+        """
         now = time.monotonic()
         if not self._awaited or now - self._last_look < LOOK_SECONDS:
             return

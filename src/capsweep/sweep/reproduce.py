@@ -23,14 +23,15 @@ def find_recipe(ledger: Ledger, signature: str) -> tuple[Cell | None, str, list[
 
     The command has the recorded overrides. If the default of another setting has changed since the
     run, the command also sets that key to its former value. If today's configuration cannot
-    express the cell, the command first checks out the recorded commit.
+    express the cell, the command first checks out the recorded commit, if there is one.
 
     Returns:
         The cell (None if today's configuration cannot express it), the command, and a line for each
         difference between the recorded run and today.
 
     Raises:
-        UserError: The ledger does not hold the overrides of the cell, or these are not valid.
+        UserError: The ledger holds neither the overrides nor the science of the cell. Or the
+            overrides are not valid.
     """
     recorded, science = ledger.read_provenance(signature), ledger.read_science(signature)
     if not recorded.get("overrides") and science is None:

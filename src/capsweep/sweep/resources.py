@@ -50,7 +50,10 @@ class Capacity:
         return not running or (cpu <= self.cpu and gpu <= self.gpu + ROUNDING)
 
     def check_fits(self, jobs: Iterable[Job]) -> None:
-        """Raise ConfigError if a job needs more CPUs or GPUs than any single node has."""
+        """Raise ConfigError if no single node has both the CPUs and the GPUs that a job needs.
+
+        Nothing is checked if `nodes` is empty.
+        """
         for job in jobs if self.nodes else ():
             gpu = job.cell.config["resources"]["gpu"]
             gpu = job.gpu if gpu == AUTO else max(job.gpu, gpu)
@@ -67,7 +70,8 @@ def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
     """Count the slots of this machine: how many cells the machine runs at the same time.
 
     With `resources.gpu: auto`, a cell counts as a whole GPU, although several cells may share a
-    GPU. If this machine has no GPU and runs the cells itself, a cell counts as its CPUs instead.
+    GPU. A slot is a CPU slot in two cases: `resources.gpu` is 0; or it is `auto`, and this machine
+    has no GPU and runs the cells itself.
 
     Returns:
         The number of slots, the kind of a slot ("GPU" or "CPU"), and the number of GPUs or CPUs
@@ -144,7 +148,8 @@ class GpuSharing:
         """Give more resources to a job that ran out of memory; return None if there are no more.
 
         The job's share of a GPU is at least doubled, and later cells of its shape get the larger
-        share too. A job without a GPU gets twice the CPUs if a node has them, but only once.
+        share too. A job without a GPU gets twice its CPUs, or all CPUs of the largest node if these
+        are fewer. This is done only once for a job.
         """
         facts = {**job.result_extras, "larger_share": True}
         if job.gpu == 0:

@@ -113,7 +113,10 @@ class TrialQueue(JobQueue):
 
     @property
     def count_left(self) -> int:
-        """The number of trials that have not been started."""
+        """The number of trials that neither run in this command nor have ended.
+
+        Trials that are not drawn yet are included.
+        """
         return self._count_undrawn + super().count_left
 
     @property
@@ -129,6 +132,7 @@ class TrialQueue(JobQueue):
 
         Raises:
             ConfigError: No node has enough CPUs or GPUs for a trial; the message names the key.
+                This is checked only at the first call.
         """
         if self.capacity == Capacity():
             capacity.check_fits([self._make_job(expand.check_search(self.sweep)[0])])
@@ -148,7 +152,10 @@ class TrialQueue(JobQueue):
         return job
 
     def _draw_trial(self) -> None:
-        """Draw a setting, and queue its trial unless the trial has ended or runs here already."""
+        """Draw a setting, and queue its trial if the setting is not known already.
+
+        A setting is known if its trial has ended, or if this command has queued or runs its trial.
+        """
         trial = self.study.ask(self._distributions)
         point = self._make_point(trial.params)
         signature = point.cell.signature
@@ -262,7 +269,12 @@ def describe_end(queue: TrialQueue) -> SweepEnd:
 
 
 def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:
-    """Return the executor of a search, with ASHA if the sweep file sets `scheduler: asha`."""
+    """Return the executor of a search, with ASHA unless the sweep file sets `scheduler: none`.
+
+    Raises:
+        ConfigError: BUDGET or SHARD is set, ASHA has another executor than Ray, or there is no
+            such executor.
+    """
     search = search_of(sweep)
     if options.limits.budget is not None or options.part is not None:
         raise ConfigError(

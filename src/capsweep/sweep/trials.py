@@ -152,7 +152,11 @@ def _describe_choice(sweep: Sweep, trials: Sequence[Trial]) -> str:
 
 
 def describe_search(sweep: Sweep, trials: Sequence[Trial]) -> str:
-    """Describe a search in two lines: its question, and how many trials ended and are left."""
+    """Describe a search in two lines.
+
+    The first line is its question. The second line says how many trials have ended, and how many
+    trials are left to draw.
+    """
     search = search_of(sweep)
     ended = Counter(trial.entry.status for trial in trials if trial.has_ended)
     states = ", ".join(f"{count} {status}" for status, count in ended.items())

@@ -25,7 +25,7 @@ FACTS = {  # keys that every table describes, and their names
     **{"dataset": "data set", "model": "network", "epochs": "epochs"},
     **{"batch_size": "batch size", "seed": "seeds"},
 }
-# Configuration groups that are described only if rows differ in them, by the name of the option.
+# Configuration groups that are described by the name of the chosen option, if rows differ in it.
 OPTIONS = ("dataset.source", "routing", "loss", "optim", "recipe")
 NAMES = {"dataset.source": "source", "optim": "optimiser", "optim.optimizer.lr": "learning rate"}
 MOST_NAMES = 5  # if the most common value has more rows than this, it is written `else VALUE`

@@ -129,7 +129,7 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
 
 
 def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":
-    """Draw curves by epoch, each with a band from its lowest to its highest seed."""
+    """Draw curves by epoch, each with a band from the lowest to the highest value of its seeds."""
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = _make_figure(len(curves))

@@ -109,7 +109,7 @@ def choose_split(name: str, fields: Sequence[CellGroup]) -> str:
 
 
 def read_rows(cell: TableCell, key: str, factor: float = 1) -> Series:
-    """Return the values of a metric of a cell by epoch (counted from 0), times `factor`."""
+    """Return a metric of a cell by epoch (counted from 0); each value is multiplied by `factor`."""
     values = {row["epoch"]: row.get(key) for row in cell.rows}
     return {epoch: factor * v for epoch, v in values.items() if isinstance(v, (int, float))}
 

@@ -1,8 +1,8 @@
 """The description of what was trained, and the published numbers beside the rows of a table.
 
 Both depend on the configurations of the cells in a table, not on the words that the user typed. A
-published number gets a mark if its network, data set or number of epochs differs from that of its
-row, because the number is then not comparable with the row.
+published number gets a mark if its network or data set differs from that of its row, or if it was
+trained for more epochs than its row, because the number is then not comparable with the row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

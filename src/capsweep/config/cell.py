@@ -235,7 +235,10 @@ def with_current_targets(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
-    """Copy plain data, and replace `_target_` paths by `names` (old path: new path)."""
+    """Copy plain data, and replace each `_target_` path that `names` has as a key.
+
+    The value of this key in `names` is the new path.
+    """
     if isinstance(value, Mapping):
         copy = {key: rename_targets(item, names) for key, item in value.items()}
         if isinstance(target := copy.get("_target_"), str):

@@ -3,10 +3,10 @@
 The command line, the words of `make` and sweep files all use Hydra's grammar. An override with
 several values is an axis.
 
-A group is a folder of conf/, and its options are the files of this folder. A folder inside a group
-is a group too, such as `dataset.source`, except if all files of the folder are presets. (A preset
-is a file that begins with `# @package _global_`.) Then the files are options of the outer group,
-such as `experiment=paper/mnist`. In this code, names of groups have dots, as keys have. In Hydra's
+A group is a folder of conf/, and its options are the files of this folder. A preset is a file that
+begins with `# @package _global_`. A folder inside a group is a group too, such as `dataset.source`.
+But if all files of the inner folder are presets, they are options of the outer group, such as
+`experiment=paper/mnist`. In this code, names of groups have dots, as keys have. In Hydra's
 overrides, names of groups have slashes.
 """
 

@@ -84,11 +84,12 @@ def resolve(places: Mapping[str, str]) -> Places:
 def resolve_on_node(config: Mapping[str, Any]) -> Places:
     """Return the absolute places on this machine, which is a node of a cluster.
 
-    `cluster.node.storage` is the path at which the node sees `places.storage`. Places below
-    `places.storage` are below this path on the node. But if `places.storage` is a URL, data and
-    ledger keep their URLs, and `cluster.node.storage` is used only for local files. In
-    `cluster.node`, `~` and `$NAME` have the values of the node. If the node's storage is an object
-    store, local files are in the user's cache on the node.
+    `cluster.node.storage` is the path at which the node sees `places.storage`. If `places.storage`
+    is a folder, the places below this folder are below `cluster.node.storage` on the node. If
+    `places.storage` is a URL, `cluster.node.storage` is used only for local files. If
+    `cluster.node.data` is set, it replaces `places.data`. In `cluster.node`, `~` and `$NAME` have
+    the values of the node. If the node's storage is an object store, local files are in the user's
+    cache on the node.
 
     Raises:
         ConfigError: If a path of `cluster.node` is not absolute on the node; the message names the

@@ -113,7 +113,7 @@ ENVIRONMENT = re.compile(
 
 
 class WordError(ValueError):
-    """An error for a word that a command does not take; the message says what to type instead."""
+    """An error in the words that a user typed; the message says what to type instead."""
 
 
 def list_words(target: str) -> list[Word]:

@@ -47,7 +47,7 @@ class NpzContent:
         axes: Order of the axes of the images in the file: "chw" (channels first, or images without
             an axis of channels) or "hwc" (channels last).
         num_classes: Number of classes: the largest label in all splits, plus 1.
-        unused: Names of arrays in the file that are not used.
+        unused: Names of the arrays in the file that the reader ignores.
     """
 
     splits: Decoded
@@ -192,7 +192,7 @@ def _make_split(
 
 
 def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise DataError unless an array holds uint8 images of the expected shape.
+    """Raise DataError if an array does not hold uint8 images of the expected shape.
 
     Only the first MOST_SEEN images are checked for their values. If there are two or more, they
     must not all be identical. Images that have only values of FAINT are refused, because they were
@@ -218,7 +218,7 @@ def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None
 
 
 def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
-    """Raise DataError unless an array holds `count` classes as whole numbers from 0 on."""
+    """Raise DataError if an array does not hold `count` labels that are whole numbers from 0 on."""
     if labels.dtype.kind not in "iubf" or labels.shape not in ((count,), (count, 1)):
         raise DataError(
             f"{name} are {labels.dtype} {labels.shape} for {count} images; write one class per "

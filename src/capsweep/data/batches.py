@@ -236,8 +236,8 @@ class EvaluationParts:
             compute: Evaluates one part.
 
         Raises:
-            Exception: Any error of `compute`. If memory runs out, the error is raised only if the
-                part has a single example.
+            Exception: Any error of `compute`. If memory runs out while a part has two or more
+                examples, no error is raised.
         """
         start, count = 0, len(batch.labels)
         while start < count:

@@ -173,8 +173,8 @@ def load_matlab(data: bytes) -> dict[str, Any]:
     """Load the variables of a MATLAB file by their names.
 
     Args:
-        data: The bytes of the file, whose hash must have been verified. Damaged bytes can crash
-            scipy, and scipy then crashes the whole process.
+        data: The bytes of the file. Their hash must have been verified, because damaged bytes can
+            crash scipy, and scipy then crashes the whole process.
     """
     from scipy.io import loadmat
 

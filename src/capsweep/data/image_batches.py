@@ -34,8 +34,8 @@ class ShiftedImages(DeviceSplit):
         examples: Images [N, C, H, W] and labels [N], on the training device.
         split: Name of the split. Test images are never shifted.
         shift: Largest shift in pixels along each axis.
-        canvas: Side in pixels of a square canvas. Smaller images are placed in its middle. None
-            keeps the size of the images.
+        canvas: Side in pixels of a square canvas. Each image is placed in the middle of the
+            canvas. None keeps the size of the images.
         moved_validation: Whether validation images are shifted too, to be like the training images.
             Each validation image then has one fixed shift.
 

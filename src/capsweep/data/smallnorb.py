@@ -72,7 +72,7 @@ def halve_images(images_NCHW: np.ndarray) -> np.ndarray:
         images_NCHW: uint8 images [N, C, H, W].
 
     Returns:
-        uint8 images [N, C, H / 2, W / 2]. Means are rounded to the nearest integer, halves up.
+        uint8 images [N, C, H / 2, W / 2]. Means are rounded to integers; x.5 is rounded up.
     """
     count, channels, height, width = images_NCHW.shape
     total_NCHW = np.full((count, channels, height // 2, width // 2), 2, "u2")

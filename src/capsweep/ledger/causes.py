@@ -3,8 +3,8 @@
 The cause of a failure is one line of text. The line begins with the name of an exception type, and
 this type decides the kind of the failure. It is the type of the raised exception, or of an earlier
 exception that led to the raised exception. If this type has no known kind, the line begins with its
-nearest base class that has a known kind. A failed cell is not run again if the same code
-would certainly fail again. All other failed cells are run again.
+nearest base class that has a known kind. A failed cell is not run again if the same code would
+certainly fail again. All other failed cells are run again.
 """
 
 import builtins

@@ -49,7 +49,7 @@ class CellDirectory:
     def resume_checkpoint(self) -> Path:
         """The path of the checkpoint with the full training state.
 
-        The checkpoint exists only until the cell is finished.
+        The file is absent before the first checkpoint and after the cell is finished.
         """
         return self.path / RESUME
 

@@ -159,7 +159,8 @@ def remove_dead_claim(ledger: Path, claim: Claim) -> None:
 class Lease:
     """A claim of this process on a cell.
 
-    A thread writes beats until `release` is called or another process takes the cell over.
+    `take_lease` creates the file of the claim. Then a thread of this object writes beats until
+    `release` is called or another process takes the cell over.
 
     Args:
         ledger: The ledger's folder.

@@ -237,7 +237,8 @@ class Couplings(Record):
 
     examples: AtLeastOne  # number of test images that were measured
     layers: dict[str, LayerMeasures]  # measures by the name of the layer
-    ties: Count  # images for which exactly one of the new and the stored prediction is right
+    # Number of images whose new prediction is right and stored prediction is wrong, or the reverse.
+    ties: Count
     without_sum: list[str]  # names of layers whose couplings do not sum to 1
     error: Fraction  # error on these images
     frozen_error: Fraction | None  # error with mean couplings; None: impossible with this routing

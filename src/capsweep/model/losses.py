@@ -54,8 +54,9 @@ def spread_loss(
 ) -> Tensor:
     """Compute the spread loss of class activations.
 
-    The activation of each class in the image must exceed, by a margin, the activation of each class
-    that is not in the image.
+    The activation of each class in the image must exceed, by a margin m, the activation of each
+    class that is not in the image. If the difference d of two such activations is smaller than m,
+    the pair of classes costs (m - d)^2.
 
     Source: Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", equation 3.
 

@@ -43,7 +43,7 @@ def divide(x, y):
 
 @jit
 def get_length(s_RD):
-    """Compute the length of each row; the result is [R, 1], correctly rounded in float32."""
+    """Compute the length of each row, [R, 1]; in float32 the square root is correctly rounded."""
     squared_R1 = tl.sum(s_RD * s_RD, axis=1, keep_dims=True)
     if squared_R1.dtype == tl.float32:
         return tl.sqrt_rn(squared_R1)

@@ -160,8 +160,8 @@ class BilinearForm:
     def list_parts(self, image_BHWC: Tensor, outputs: int) -> list[slice]:
         """List the parts of a batch. The convolution computes one part at a time.
 
-        The transformed rows of the images of a part have at most NUMBERS_AT_ONCE elements. The same
-        is true for the outputs of the part.
+        The transformed rows of a part, both of its images and of its outputs, have at most
+        NUMBERS_AT_ONCE elements each. Only a part with a single image may have more.
 
         Args:
             image_BHWC: Images.

@@ -33,7 +33,7 @@ class TableCell:
         entry: The cell's status and result in the ledger.
         provenance: Code, versions, hardware and command; empty if the provenance file is absent or
             damaged.
-        rows: The metrics of each epoch; empty if the file of metrics is damaged.
+        rows: The metrics of each epoch; empty if the file of metrics is absent or damaged.
         evaluations: The names of the files in evals/.
         where: The path or URL of the cell's folder in the ledger.
     """

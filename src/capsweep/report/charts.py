@@ -129,7 +129,7 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
 
 
 def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":
-    """Draw curves by epoch, each with a band from its lowest to its highest seed."""
+    """Draw curves by epoch, each with a band from the lowest to the highest value of its seeds."""
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = _make_figure(len(curves))
@@ -251,8 +251,8 @@ class Grid:
 def to_rgb(images_KCHW: np.ndarray) -> np.ndarray:
     """Return images as RGB with values in 0..1 and the shape [K, H, W, 3].
 
-    Images with three channels keep their colours. Of all other images, the first channel is shown
-    in grey.
+    Values outside 0..1 are clipped. Images with three channels keep their colours. Of all other
+    images, the first channel is shown in grey.
     """
     channels = (0, 1, 2) if images_KCHW.shape[1] == 3 else (0, 0, 0)
     return images_KCHW[:, channels].transpose(0, 2, 3, 1).clip(0, 1)

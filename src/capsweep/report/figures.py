@@ -109,7 +109,7 @@ def choose_split(name: str, fields: Sequence[CellGroup]) -> str:
 
 
 def read_rows(cell: TableCell, key: str, factor: float = 1) -> Series:
-    """Return the values of a metric of a cell by epoch (counted from 0), times `factor`."""
+    """Return a metric of a cell by epoch (counted from 0); each value is multiplied by `factor`."""
     values = {row["epoch"]: row.get(key) for row in cell.rows}
     return {epoch: factor * v for epoch, v in values.items() if isinstance(v, (int, float))}
 
@@ -125,7 +125,7 @@ def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
         seeds: The metric by epoch, for each seed.
 
     Returns:
-        One curve, or an empty list if the seeds have no epoch in common.
+        A list with one curve; an empty list if no epoch can be used.
     """
     values = {e: [series[e] for series in seeds] for e in list_common_steps(seeds)}
     values = {e: numbers for e, numbers in values.items() if all(map(math.isfinite, numbers))}

@@ -151,7 +151,7 @@ def read_pictures(fields: Sequence[CellGroup], ledger: Ledger) -> list[Picture]:
     """Read, for each field of a table, the pictures of one cell.
 
     Of the cells that have pictures, the cell with the smallest seed is read. A picture is left out
-    if, together with the pictures already read, it would have more than MOST_BYTES bytes.
+    if the pictures kept so far and this picture would have more than MOST_BYTES bytes together.
     """
     pictures, room = [], MOST_BYTES
     for field in fields:

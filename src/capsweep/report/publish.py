@@ -232,8 +232,8 @@ def _describe_code(provenance: Mapping[str, Any]) -> str:
 def _read_changed(content: Content, iterations: int) -> float | None:
     """Return the share of images whose predicted classes change with another iteration count.
 
-    `iterations` is the number of routing iterations at test. The result is None if the cell was not
-    tested with this number.
+    The classes with `iterations` routing iterations are compared with the classes with the number
+    of iterations in training. The result is None if the cell was not tested with `iterations`.
     """
     answers = [a for a in content["iterations"] or () if a["iterations"] == iterations]
     return answers[0]["changed"] if answers else None

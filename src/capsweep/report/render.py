@@ -70,7 +70,7 @@ def _mark_field(field: FormattedField) -> str:
 
 
 def render_terminal(formatted: FormattedTable) -> RichTable:
-    """Return the table for a terminal, without question and notes. Published numbers are dim."""
+    """Return the header and the rows as a table for a terminal. Published numbers are dim."""
     rows = [[_style_field(field) for field in row] for row in formatted.rows]
     return grid.grid_terminal(None, formatted.header, rows)
 
@@ -117,11 +117,11 @@ def _latex_field(field: FormattedField) -> str:
 
 
 def table_records(table: ResultTable) -> list[Record]:
-    """Return a record for each field of the table that has cells.
+    """Return one record for each table field that has cells.
 
     A record has first the coordinates, by key, and then the numbers. Numbers have full precision,
     and fractions are not converted to percent. `mean` is None if some seeds are missing, because
-    the table shows no mean then. `values` has the metric by seed.
+    the table then shows no mean. `values` has the metric by seed.
     """
     keys = (*table.sweep.rows, *table.sweep.columns)
     return [

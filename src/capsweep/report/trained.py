@@ -1,8 +1,8 @@
 """The description of what was trained, and the published numbers beside the rows of a table.
 
 Both depend on the configurations of the cells in a table, not on the words that the user typed. A
-published number gets a mark if its network, data set or number of epochs differs from that of its
-row, because the number is then not comparable with the row.
+published number gets a mark if its network or data set differs from that of its row, or if it was
+trained for more epochs than its row, because the number is then not comparable with the row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ FACTS = {  # keys that every table describes, and their names
     **{"dataset": "data set", "model": "network", "epochs": "epochs"},
     **{"batch_size": "batch size", "seed": "seeds"},
 }
-# Configuration groups that are described only if rows differ in them, by the name of the option.
+# Configuration groups that are described by the name of the chosen option, if rows differ in it.
 OPTIONS = ("dataset.source", "routing", "loss", "optim", "recipe")
 NAMES = {"dataset.source": "source", "optim": "optimiser", "optim.optimizer.lr": "learning rate"}
 MOST_NAMES = 5  # if the most common value has more rows than this, it is written `else VALUE`
@@ -211,8 +211,8 @@ def find_published(
 ) -> tuple[PublishedNumber, ...]:
     """Find the published numbers to show beside a row.
 
-    A published number is shown if it does not contradict the coordinates of the row. The network
-    and the epochs are not compared for this. If they differ, the published number gets a mark.
+    A published number is shown if it does not contradict the coordinates of the row. A number of
+    another network, or of more epochs than the row has, is shown too, but gets a mark.
 
     Args:
         sweep: The sweep, whose file has the published numbers.

@@ -61,7 +61,8 @@ class MakingResult:
     status: int = INCOMPLETE  # exit status of the command
     shards: dict[ShardPart, Shard] = field(default_factory=dict)  # entries of complete shards
     made: int = 0  # number of shards that this run made
-    failures: dict[str, list[str]] = field(default_factory=dict)  # names of missing files, by cause
+    # for each cause of a failure, the names of the files that are missing
+    failures: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

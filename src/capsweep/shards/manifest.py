@@ -171,7 +171,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _check_shards(manifest: Manifest) -> None:
-    """Raise ValueError unless the shards hold each example once and in order.
+    """Raise ValueError if the shards do not hold each example once and in order.
 
     Each shard must also have a unique name and enough bytes for its examples.
     """

@@ -118,7 +118,8 @@ def _find_fault(folder: Path, manifest: Manifest, shard: Shard) -> str | None:
 class ShardVerifier:
     """A verifier of the shards in a folder.
 
-    If the folder is the local copy of a folder in an object store, shards are fetched from there.
+    If the folder is the local copy of a folder in an object store, missing shards are fetched from
+    the object store.
 
     Args:
         folder: Local folder of the shards.
@@ -147,7 +148,7 @@ class ShardVerifier:
             return open_shard(self.folder / shard.name)
 
     def _check(self, shard: Shard) -> None:
-        """Verify a shard, unless its file was verified before and has not changed since.
+        """Verify a shard; skip this if its file was verified before and has not changed since.
 
         Raises:
             DataError: If the shard does not match the manifest.

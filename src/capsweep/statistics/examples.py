@@ -14,8 +14,8 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
     With labels [M], an example is wrong if its class does not have the highest of the N scores.
     With labels [M, K], for K classes in one image, an example is wrong if the classes with the K
-    highest scores are not exactly its K labels. If two scores are equal, the first counts as
-    higher.
+    highest scores are not exactly its K labels. If two classes have equal scores, the class with
+    the lower index counts as higher.
 
     Args:
         scores_MN: Scores of the classes.
@@ -136,8 +136,8 @@ def bootstrap_interval(
 def predict_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
     """Return, for each example, the classes with the highest scores; the result is [M, classes].
 
-    `classes` is the number of classes to return for each example. If two scores are equal, the
-    first counts as higher.
+    `classes` is the number of classes to return for each example. If two classes have equal scores,
+    the class with the lower index comes first.
     """
     return np.argsort(-scores_MN, axis=1, kind="stable")[:, :classes]
 

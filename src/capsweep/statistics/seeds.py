@@ -117,7 +117,7 @@ class PairedDifference:
 
     Attributes:
         n: Number of common seeds.
-        mean: Mean difference.
+        mean: Mean of the differences, first row minus second row.
         interval: Interval of the mean. None if there are fewer than LEAST_SEEDS seeds, or if the
             differences do not vary.
         t_test: p value of the paired t test of the hypothesis "no difference". None if there is

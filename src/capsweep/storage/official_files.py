@@ -320,7 +320,7 @@ class OfficialFiles:
         If a file with a wrong hash was fetched from an object store, the local copy is removed.
 
         Args:
-            *digests: The two hashes of each file.
+            *digests: The computed and the declared hash of each file.
 
         Raises:
             DataError: If the two hashes of a file differ, or if a declared hash is UNKNOWN. For

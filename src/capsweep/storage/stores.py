@@ -34,7 +34,7 @@ CREDENTIALS = (
 
 
 class StoreError(UserError, OSError):
-    """A store does not answer or refuses access. The `errno` of this exception is not set."""
+    """An error of a store, which does not answer or refuses access; `errno` is not set."""
 
 
 def is_url(place: str) -> bool:

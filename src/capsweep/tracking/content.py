@@ -71,9 +71,9 @@ def format_run_name(
         arm: The name of the cell's arm.
         place: The coordinates of the cell, as overrides.
         weights: The reconstruction weights of the cells with which this cell is compared. The name
-            contains "no recon" if the weight of this cell is 0. Otherwise the name contains
-            "recon". The weight of this cell is added if `weights` has a number other than 0 and
-            this weight.
+            contains "no recon" if the weight of this cell is 0, and else "recon". If a number in
+            `weights` is neither 0 nor the weight of this cell, the weight of this cell follows
+            "recon". Without routing, the name has neither "no recon" nor "recon".
         signature: The signature of the cell. If the name has more than LONGEST characters, the end
             of the name is replaced with the signature.
     """
@@ -228,7 +228,8 @@ def write_mark(storage: Path, content: RunContent, server: str) -> None:
 def is_synced(storage: Path, content: RunContent, server: str) -> bool:
     """Return whether the mark of a cell says that the server has exactly this content.
 
-    The result is False for a damaged mark. The cell is then sent again, into the same run.
+    The result is False if the mark is absent or damaged. The cell is then sent again, into the same
+    run.
     """
     file = locate_mark(storage, content.signature)
     try:

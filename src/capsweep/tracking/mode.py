@@ -17,9 +17,10 @@ from capsweep.config import places
 from capsweep.errors import ConfigError
 
 PROBE_SECONDS = 3.0
-# The variables that W&B's process gets, without the prefix WANDB_. They concern the server, the
-# login, folders, the connection, the user, and what W&B may send. Other variables, such as those
-# of agents, notebooks and jobs, would make W&B write into another run.
+# Of the variables with the prefix WANDB_, W&B's process gets only these; the prefix is left out
+# here. They concern the server, the login, folders, the connection, the user, and what W&B may
+# send. Other variables of W&B, such as those of agents, notebooks and jobs, would make W&B write
+# into another run.
 PASSED_VARIABLES = {
     *("API_KEY", "IDENTITY_TOKEN_FILE", "CREDENTIALS_FILE", "BASE_URL", "APP_URL", "ENTITY"),
     *("CONFIG_DIR", "DATA_DIR", "CACHE_DIR", "ARTIFACT_DIR", "ORGANIZATION", "USERNAME"),
@@ -89,8 +90,8 @@ def read_server_url() -> str:
 def clean_environment() -> dict[str, str]:
     """Return the environment for W&B's process.
 
-    Variables whose names do not begin with WANDB_ are all included. Of the others, only the
-    PASSED_VARIABLES are included. White space at both ends of the values of PASSED_VARIABLES is
+    All variables without the prefix WANDB_ are included. Of the variables with this prefix, only
+    the PASSED_VARIABLES are included. White space at both ends of the values of PASSED_VARIABLES is
     removed, because a secret from a file may end with a newline.
     """
     kept = {f"WANDB_{name}" for name in PASSED_VARIABLES}

@@ -3,7 +3,8 @@
 A `Tracker` writes the W&B run of a cell. Another process, a `WandbProcess`, imports W&B and sends
 the run. The same process is used for the next cells. Training does not wait while rows are sent. If
 W&B is absent, slow or does not answer, a cell takes at most `logger.max_seconds` longer. A fault is
-printed once and ends the tracking of this cell. `capsweep wandb sync` can upload the run later.
+printed once and ends the tracking of the current cell. `capsweep wandb sync` can upload the run of
+this cell later.
 
 Requests and answers are lines of JSON in non-blocking pipes. The parent process decides how long to
 wait for an answer. The command of the other process is

@@ -1,7 +1,8 @@
 """The uploads of `capsweep wandb`: cells that W&B lacks, and the workspace of a sweep.
 
-Cells are uploaded in parallel. Each cell is uploaded once, with a time limit. A workspace groups
-the runs of a sweep, and shows curves with bands over the seeds, and the errors of each arm.
+Cells are uploaded in parallel. A sync makes one attempt for each cell, with a time limit. A
+workspace groups the runs of a sweep, and shows curves with bands over the seeds, and the errors of
+each arm.
 
 A workspace must name a key of a run's configuration with the suffix `.value`, as W&B's backend
 stores the key. For our key `routing.num_iters`, the workspace has `routing.num_iters.value`.

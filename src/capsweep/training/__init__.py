@@ -64,8 +64,8 @@ class RunHooks:
     Attributes:
         on_epoch: Called after each epoch with the row of this epoch. If the call returns True, the
             run writes a checkpoint and ends. After the last epoch, the returned value is ignored.
-        stop_flag: If this flag is set before the last epoch ends, the run writes a checkpoint after
-            the current epoch and ends. None: the run does not handle SIGTERM.
+        stop_flag: If this flag is set before the last epoch begins, the run writes a checkpoint
+            after the current epoch and ends. None: the run does not handle SIGTERM.
     """
 
     on_epoch: Callable[[Row], object] = _ignore

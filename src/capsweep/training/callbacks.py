@@ -185,7 +185,7 @@ class EpochRecorder(Checkpoint):
             raise LeftEarlyError(f"ended after {count_of(done, 'epoch')}; its checkpoint is kept")
 
     def keep_checkpoint(self, trainer: Trainer) -> None:
-        """Write resume.ckpt atomically; if the ledger is an object store, copy the file to it."""
+        """Write resume.ckpt atomically; if the ledger is an object store, copy the file there."""
         trainer.save_checkpoint(self.directory.resume_checkpoint)
         self.directory.store_checkpoint()
         self.kept = time.monotonic()

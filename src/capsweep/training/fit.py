@@ -141,7 +141,8 @@ class FirstActivations(Callback):
     A network does not learn if nearly all of its capsules are inactive or saturated at the start.
     The authors of "Matrix capsules with EM routing" say about their choice of initial weights:
     "About half of the capsules should be active at the start". The callback reads the activations
-    in the forward pass of the training step. Checkpoints contain the recorded quantiles.
+    in the forward pass of the first step. Checkpoints contain the quantiles, so that a resumed run
+    also has them.
 
     Attributes:
         quantiles: For each layer of capsules, its quantiles by name ("q0" to "q100").

@@ -75,7 +75,7 @@ def list_versions() -> dict[str, str | None]:
 
 
 def find_version(package: str) -> str | None:
-    """Return the version of a package; None if it is not installed."""
+    """Return the version of a package; None if the package is not installed."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
     return None

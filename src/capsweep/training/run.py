@@ -130,7 +130,7 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
             there are no hooks.
 
     Returns:
-        The result of the cell; for a calibration, the measurement.
+        The result of the cell. For a calibration, the measurement, which is also stored.
 
     Raises:
         ConfigError: If a `_target_` may not be called. This is checked first, because the cell may
@@ -225,6 +225,8 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
 @contextmanager
 def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[None]:
     """Write a failure of the `with` block to error.txt, and raise the exception again.
+
+    ClaimLostError and LeftEarlyError do not count as failures and are only raised again.
 
     Raises:
         KeyboardInterrupt: Instead of SystemExit, which Lightning raises after Ctrl-C.

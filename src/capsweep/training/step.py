@@ -184,7 +184,7 @@ class TrainingStep:
         return replace(self, network=network, optimizer=optimizer)
 
     def take_over(self, other: "TrainingStep") -> None:
-        """Overwrite parameters, buffers and optimiser state with those of `other`.
+        """Overwrite the parameters, buffers and optimiser state of this step with those of `other`.
 
         Args:
             other: A step that `copy` returned.

@@ -126,8 +126,8 @@ class BenchReport:
             column: Name of the column in the rows.
             unit: Unit of the number.
             bar: The limit for the number; None if there is no limit.
-            at_least: Whether `bar` is a lower limit. Then the smallest number is the worst;
-                otherwise the largest number is.
+            at_least: True: `bar` is a lower limit, and the smallest number is the worst. False:
+                `bar` is an upper limit, and the largest number is the worst.
         """
         having = [row for row in self.rows if row.get(column) is not None]
         for row in sorted(having, key=lambda row: row[column], reverse=not at_least)[:1]:

@@ -83,8 +83,8 @@ def replace_routing(network: nn.Module, route: Route) -> None:
     """Make all dynamic routing layers of a network use the routing function of a baseline.
 
     The function gets the votes, the number of iterations and the bias. All other options of a
-    routing layer are ignored. If a network sets one of these options, its results differ from the
-    reference.
+    routing layer are ignored. If a network sets one of the ignored options, the results of the
+    network differ from the reference.
     """
     layers: list[Any] = [m for m in network.modules() if isinstance(m, dynamic.DynamicRouting)]
     for layer in layers:

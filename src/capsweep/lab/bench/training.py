@@ -154,7 +154,7 @@ def compute_expected(
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
 ) -> Results:
-    """Compute the reference results of a network. All ways to train it must agree with them."""
+    """Compute the results with which all ways to train a network must agree."""
     return StepTraining(Way(network, REFERENCE), images, dtype, device).compute_results()
 
 

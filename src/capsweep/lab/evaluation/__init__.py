@@ -1,3 +1,3 @@
-"""Evaluations of finished cells. They use the networks, data or stored predictions of cells."""
+"""Evaluations of finished cells. They use the networks, data, predictions or metrics of cells."""
 
 TRACED_EXAMPLES = 1000  # default number of test images whose routing is traced

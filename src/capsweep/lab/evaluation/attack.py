@@ -143,7 +143,8 @@ def make_threat_model(cell: TrainedCell, part: slice) -> ThreatModel:
 class AttackCount(NamedTuple):
     """How often an attack succeeded.
 
-    A try is an attack on one image. In a targeted attack, each try has one wanted class.
+    A try is an attack on one image, with all its restarts. In a targeted attack, each try has one
+    wanted class.
 
     Attributes:
         successes: Number of successful tries.

@@ -27,8 +27,9 @@ from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong
 from capsweep.training import build, devices
 
-# Overrides that belong to the machine on which a cell was trained: folders, devices (older cells
-# could have several), and the choice of kernels, because some kernels do not run on all devices.
+# Overrides that are left out when a cell is loaded, because they belong to the machine on which the
+# cell was trained: folders, devices (older cells could have several), and the choice of kernels,
+# because some kernels do not run on all devices.
 MACHINE_KEYS = ("places.", "resources.", "trainer.devices=", "routing.impl=")
 # If two scores differ by less than this fraction of the highest score, another device may choose
 # another class.

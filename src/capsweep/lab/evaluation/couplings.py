@@ -8,7 +8,8 @@
 
 Here c are the couplings of a child, n is the number of its choices, and H(c) = - sum c ln c. A link
 is a pair of a child and a parent. V is the variance of a link's coupling over images. The parse
-tree of an image is the set of the links whose coupling is the largest of their child.
+tree of an image is a set of links: for each child, the link with the largest coupling, or several
+links if their couplings are equal.
 
 A child's choices are all its parents, of all types at all positions above the child. With
 none-of-the-above, "no parent" is one more choice. A child's couplings are its shares for these

@@ -180,6 +180,8 @@ def describe_seeds(
 ) -> list[str]:
     """Return the texts of a row: seeds, examples, and the mean ± deviation of each further column.
 
+    The number of examples is the largest among the evaluations.
+
     Args:
         group: Cells of the row.
         contents: Evaluations of the finished cells in the row.

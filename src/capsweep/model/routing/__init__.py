@@ -59,7 +59,8 @@ def make_routed(
     """Make the result of a routing from the trace of its iterations.
 
     Args:
-        trace: One dictionary per iteration. The last has the poses and couplings of the result.
+        trace: One dictionary per iteration. The last dictionary has the poses and couplings of the
+            result.
         with_trace: Whether the result contains the trace.
         act_BMJ: Activations of the parents. None: each activation is the length of the pose.
         logit_BMJ: Logits of the activations. None: the variant has no logits.

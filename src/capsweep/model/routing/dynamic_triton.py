@@ -6,7 +6,7 @@ so the few microseconds of each kernel launch matter. Three measures save launch
 - Each kernel also does the small operations that come between the previous kernel and this kernel.
 - All iterations write into common tensors with an axis T. One launch in the backward pass reads
   these tensors.
-- The weights are transposed only once.
+- The weights are transposed only once per training step, in the forward pass.
 
 Tile sizes and the number of partial sums depend only on the shapes and the data type.
 `triton.autotune` is not used, because it would choose tile sizes at run time. Another choice would
@@ -16,7 +16,7 @@ In the first iteration all images share the couplings. The sums of the first ite
 computed by one matrix product of torch, in the precision that is set for torch.
 
 If TRITON_INTERPRET=1 is set before the import, Triton's interpreter runs the kernels on a CPU. The
-results are exact, but the interpreter is slow. Importing this module imports triton.
+results are correct, but the interpreter is slow. Importing this module imports triton.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations (of
 couplings and their gradients: iterations after the first); X partial sums. `by_x` is the gradient

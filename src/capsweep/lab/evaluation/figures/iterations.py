@@ -7,10 +7,11 @@ shares divided by their sum. The entropy is
 
     H = - sum p ln p        in nats; from 0 (one choice has everything) to ln(number of choices)
 
-The control is ln(number of choices). This is the entropy of equal couplings. Before routing,
-couplings are equal. Children at the border of a convolutional layer have fewer parents, and so a
-lower control. The ratio H / ln(number of choices) can be compared between children. Children with
-only one choice (H is always 0) and children without parents (no shares) are left out.
+The control is ln(number of choices). This is the entropy of equal couplings. Dynamic routing as in
+the paper starts with equal couplings. Children at the border of a convolutional layer have fewer
+parents, and so a lower control. The ratio H / ln(number of choices) can be compared between
+children. Children with only one choice (H is always 0) and children without parents (no shares) are
+left out.
 
 With `routing.norm=types`, a child divides itself once per position, among the types. With
 `routing.norm=positions`, a child divides itself once per type, among the positions. In both cases,

@@ -117,7 +117,10 @@ def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int, int]]:
 
 
 def _sign_peer(science: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """Return the signature that a cell would have with the seed and iterations of `base`."""
+    """Return the signature that a cell would have with the seed and iterations of `base`.
+
+    If the cell or `base` has no number of iterations, only the seed of `base` is used.
+    """
     peer, iterations = {**science, "seed": base["seed"]}, get(base, "routing.num_iters")
     if iterations and get(science, "routing.num_iters"):
         peer["routing"] = {**science["routing"], "num_iters": iterations}

@@ -1,11 +1,11 @@
 """Distances between votes and class capsules, by routing iteration.
 
 This is figure 2 of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst 2018). The panel of
-routing iteration t and class c is a weighted histogram over the children i. Its values are squared
-distances (summed over coordinates) between the vote V_ic and the mean mu_c after iteration t. Its
-weights are the assignments R_ic from which the iteration computed mu_c. The paper does not say
-whether distances are squared, or whether the activations of children count. The caption says what
-is drawn here.
+routing iteration t and class c is a weighted histogram over the children i. The values in the
+histogram are squared distances (summed over coordinates) between the vote V_ic and the mean mu_c
+after iteration t. The weights are the assignments R_ic from which the iteration computed mu_c. The
+paper does not say whether distances are squared, or whether the activations of children count. The
+caption says what is drawn here.
 
 Shape letters: B images, M parent positions, L children below a position, J classes, T routing
 iterations, X = M L votes for a class.

@@ -70,7 +70,7 @@ def check_ray() -> Iterator[Finding]:
 
 
 def check_places(parsed: argparse.Namespace) -> Iterator[Finding]:
-    """Check that cells on this machine can use their storage, data and ledger."""
+    """Check that storage and ledger can be written on this machine, and list all places."""
     typed = [expand_word(n, value) for n, value in parsed.words.items() if BY_NAME[n].is_place]
     node_places = places.resolve(compose.cell(typed).config["places"])
     try:

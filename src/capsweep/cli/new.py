@@ -19,7 +19,7 @@ EXAMPLES = Path("docs", "examples", "new")
 # Words that a command line or a YAML file does not read as a name.
 RESERVED = ("false", "inf", "nan", "no", "none", "null", "off", "on", "true", "yes")
 LONGEST = 24  # most characters of a name, so that lines of code stay below 100 characters
-# The commands to type next: a test, a short training, a sweep.
+# The commands to type next, by the kind of the new files.
 TRAIN = 'train ARGS="KIND=NAME debug=fast"'
 COMMANDS = {
     "routing": ('test ARGS="-k NAME tests/model/routing"', TRAIN, "sweep ROUTING=NAME"),

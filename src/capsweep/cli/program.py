@@ -152,8 +152,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
     Returns:
         The options. Each short name of the command, in lower case, is an attribute with the typed
-        value, else the default, else None. The attribute `words` has the typed short names with
-        their values.
+        value, else the default, else None. The attribute `words` has the typed short names except
+        SWEEP, with their values.
 
     Raises:
         UserError: A command or option is unknown.
@@ -264,9 +264,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             line of this process.
 
     Returns:
-        The exit status: 0, 1 (a cell or check failed), 2 (bad input), 3 (a time limit left cells
-        out), 70 (an error of capsweep), 74 (I/O error), 130 (Ctrl-C) or 141 (the output pipe is
-        closed).
+        The exit status: 0, 1 (a cell or check failed), 2 (bad input), 3 (no cell failed, but some
+        cells are not finished), 70 (an error of capsweep), 74 (I/O error), 130 (Ctrl-C) or 141 (the
+        output pipe is closed).
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--make"]:  # a target and its ARGS follow; MAKEFLAGS has the words
@@ -340,7 +340,7 @@ def _keep_traceback(error: Exception) -> str:
 
 
 def _run_command(arguments: list[str]) -> int:
-    """Run a command and return its exit status; `train` has its own parser, Hydra's."""
+    """Run a command and return its exit status; `train` parses its arguments itself."""
     if sys.platform != "linux":  # without /proc, the owner of every claim would look dead
         raise UserError(f"capsweep runs on Linux only, this is {sys.platform}; use WSL or Docker")
     _clean_variables()

@@ -236,7 +236,7 @@ def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
 
 
 def _describe_time(config: Mapping[str, Any], seconds: Sequence[float]) -> str:
-    """Describe how long cells take on this machine, and how many GPU-hours or CPU-hours."""
+    """Describe how long cells take on this machine, and how many GPU- or CPU-hours they use."""
     count, kind, share = count_slots(config)
     longest = max(max(seconds), sum(seconds) / count)
     size, unit = (1, "s") if longest < 120 else (60, "min") if longest < 7200 else (3600, "h")

@@ -96,7 +96,7 @@ def execute(
         nodes = ClusterNodes(config["cluster"])
         capacity = nodes.read_capacity()
         # Tune reuses the process of a finished trial only for a trial that waits already. So the
-        # number of trials that may wait is the number of CPUs.
+        # number of trials that may wait is the number of CPUs, but at least 2.
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
         queue.set_capacity(capacity)
         trials = QueueTrials(queue, nodes)

@@ -52,7 +52,7 @@ def prepare_job(name: str, overrides: Sequence[str], pairs: int | None) -> Shard
 
 
 def _list_places(parsed: argparse.Namespace) -> list[str]:
-    """Return DATA_DIR as a list of overrides, which is empty if it was not typed."""
+    """Return a list with the override of DATA_DIR, or an empty list if DATA_DIR was not typed."""
     return [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
 
 

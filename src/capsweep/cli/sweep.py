@@ -235,10 +235,10 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
 
 
 def run_status(parsed: argparse.Namespace) -> None:
-    """Print two lines for each sweep that runs or ran as a job of a cluster.
+    """Print two lines for each job of a cluster that runs or ran a sweep.
 
     The lines are the state of the job, and the last line of its output. If the user named a sweep
-    or a job, only this job is printed.
+    or a job, they are printed only for the job that `driver.find_job` returns.
     """
     jobs = _open_named_jobs(parsed)
     chosen = jobs.list_sweeps() if parsed.sweep is None else [driver.find_job(jobs, parsed.sweep)]

@@ -98,8 +98,8 @@ def outlive_readers() -> None:
 def make_console(stderr: bool = False) -> "Console":
     """Return a rich console that prints text literally: no markup, no emoji names, no highlighting.
 
-    If the output does not go to a terminal, it is plain text, and lines are wrapped only if COLUMNS
-    sets a width. rich itself handles NO_COLOR.
+    If the output does not go to a terminal, and FORCE_COLOR is not set, the output is plain text,
+    and lines are wrapped only if COLUMNS sets a width. rich itself handles NO_COLOR.
     """
     console = _console_class()(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.file.isatty():

@@ -229,7 +229,7 @@ def _find_routing(arm: Arm) -> str | None:
 
 
 def _set_routings(sweep: Sweep, routings: Override, keep_present: bool) -> Sweep:
-    """Set the axis over routings in each arm that routes, instead of the routings that it had.
+    """Set the axis over routings in each arm that routes.
 
     Fixed keys of a routing, such as `routing.num_iters`, become axes too, because only some
     routings have these keys.
@@ -237,7 +237,7 @@ def _set_routings(sweep: Sweep, routings: Override, keep_present: bool) -> Sweep
     Args:
         sweep: The sweep to change.
         routings: The typed routings.
-        keep_present: Whether the typed routings are added to the routings that the arm had.
+        keep_present: Whether the axis has the former routings too, or only the typed routings.
 
     Raises:
         ConfigError: No arm routes.

@@ -67,7 +67,7 @@ class ClusterNodes:
         return capacity if self._largest != before else None
 
     def read_capacity(self) -> Capacity:
-        """Return the largest capacity that the cluster has had so far, or to which it may grow.
+        """Return the largest capacity that the cluster has had so far, or `grows_to` if larger.
 
         Lost nodes still count, because the resources of a cell must not change when a node is lost.
         """

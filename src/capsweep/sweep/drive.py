@@ -188,8 +188,8 @@ def add_seeds(
 ) -> SweepEnd:
     """Run a sweep, and run it again with more seeds for the rows whose order is undecided.
 
-    This is repeated until the order of all rows is decided, or until the number of seeds in
-    MORE_SEEDS is reached.
+    This is repeated until the order of all rows is decided, until the number of seeds in MORE_SEEDS
+    is reached, or until a run ends before all its cells are finished.
 
     Args:
         sweep: The sweep.

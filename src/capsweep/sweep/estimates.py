@@ -58,7 +58,7 @@ class Estimates:
         self._estimates: dict[tuple[Any, ...], float | None] = {}
 
     def add(self, result: Mapping[str, Any]) -> None:
-        """Add the result of a finished cell; skip a result that lacks its shape, time or steps."""
+        """Add the result of a finished cell; skip a result without shape, seconds or steps."""
         seconds, shape = result.get("seconds"), result.get("shape")
         if shape is None or not seconds or not result.get("steps"):
             return
@@ -194,7 +194,10 @@ class Limits:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether a limit is set. If so, a job must not wait inside an executor."""
+        """Whether BUDGET or MAX_HOURS is set.
+
+        If so, the queue hands a job to the executor only if the job can start immediately.
+        """
         return self.budget is not None or self.wall is not None
 
     @property

@@ -4,8 +4,9 @@ The cells of an arm with `matched: true` train until they are as accurate as the
 capsules with EM routing", section 5.1, and "Dynamic Routing Between Capsules", section 5.2, compare
 networks at equal accuracy in this way. The baseline trains first. Each cell of a matched arm waits
 for the cell of the baseline that has the same seed and is in the same column of the table. The
-matched cell trains until it reaches the validation accuracy of that cell. So the `stop_accuracy`
-and the signature of a matched cell are known only when its cell of the baseline is finished.
+matched cell trains until it reaches the validation accuracy of that cell, or to its last epoch. So
+the `stop_accuracy` and the signature of a matched cell are known only when its cell of the baseline
+is finished.
 """
 
 import itertools
@@ -363,7 +364,7 @@ def check_search(sweep: Sweep) -> list[Point]:
 def _list_edges(arm: Arm) -> Iterator[Place]:
     """Yield the first place of an arm, then places that differ from it in a single key.
 
-    The key has another value of its axis, or the high end of its interval.
+    This key has another value of its axis, or the high end of its interval.
     """
     first = {choice.key: choice for choice in arm.first_place}
     yield tuple(first.values())

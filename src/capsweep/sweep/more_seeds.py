@@ -33,7 +33,7 @@ class Added:
 
     @property
     def correction(self) -> str | None:
-        """A sentence for the notes of a table, about repeated tests; None if no seed was added."""
+        """A note about repeated tests, for the table of the sweep; None if no seed was added."""
         return describe_correction(self.looks) if self.seeds else None
 
     def add_points(self, points: Sequence[Point]) -> list[Point]:

@@ -122,7 +122,7 @@ class JobQueue:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no other job will ever start."""
+        """Whether no job runs, and no other job will start."""
         if self.limits.is_stopping:  # jobs that still wait for a node do not start
             return not self._begun
         if self._running or self._awaited:
@@ -131,7 +131,9 @@ class JobQueue:
         return not any(job is None or self._may_start(job) for job in jobs)
 
     def set_capacity(self, capacity: Capacity) -> None:
-        """Set the CPUs and GPUs of the executor, once it is ready and when its cluster has grown.
+        """Set the CPUs and GPUs of the executor.
+
+        The executor calls this method when it is ready, and again when its cluster has grown.
 
         Raises:
             ConfigError: No node has enough CPUs or GPUs for a cell; the message names the key. This
@@ -232,7 +234,11 @@ class JobQueue:
         return True
 
     def _end_measuring(self, job: Job, outcome: Outcome) -> None:
-        """Set a shape's share after its measurement, or let another cell measure the shape."""
+        """Set a shape's share of a GPU after its measurement.
+
+        If the measurement failed, the share is a whole GPU. If it was paused, or if its worker was
+        lost and a retry is allowed, another cell measures the shape.
+        """
         cause = outcome.cause
         is_lost = cause is not None and causes.is_lost_worker(cause)
         if cause is None and not outcome.paused:

@@ -121,7 +121,7 @@ class TrialQueue(JobQueue):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no other trial will ever start."""
+        """Whether no trial runs, and no other trial will start."""
         # No trial is drawn while another trial waits for free CPUs or GPUs. If the waiting trial
         # cannot start, the search ends.
         draws_no_more = self.limits.is_stopping or bool(self._pending) or not self._count_undrawn
@@ -272,8 +272,8 @@ def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor
     """Return the executor of a search, with ASHA unless the sweep file sets `scheduler: none`.
 
     Raises:
-        ConfigError: BUDGET or SHARD is set, ASHA has another executor than Ray, or there is no
-            such executor.
+        ConfigError: BUDGET or SHARD is set, the executor is unknown, or ASHA would be used without
+            Ray.
     """
     search = search_of(sweep)
     if options.limits.budget is not None or options.part is not None:

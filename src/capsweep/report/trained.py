@@ -108,7 +108,7 @@ def _list_differences(
 
 
 def _join_accuracies(points: Sequence[Point]) -> str | None:
-    """Write the accuracies at which cells stop training as one text; None if none is known.
+    """Write, as one text, the accuracies at which cells stop training; None if none is known.
 
     In an arm that is matched to the baseline, each seed has its own accuracy.
     """

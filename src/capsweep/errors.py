@@ -34,7 +34,7 @@ class AccuracyNotReachedError(RuntimeError):
 
 
 class LeftEarlyError(RuntimeError):
-    """A cell that was stopped after an epoch by a limit or a signal. Its checkpoint is kept."""
+    """A cell that a limit or a signal stopped before its last epoch. Its checkpoint is kept."""
 
 
 class NonFiniteLossError(RuntimeError):

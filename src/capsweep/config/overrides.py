@@ -281,7 +281,7 @@ def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
 
     If another file of conf/ has the key, the message says so. Otherwise the message suggests known
     keys, at most MOST_HINTS: those whose last part is most similar to the last part of `key`. Keys
-    of the schema are suggested first.
+    of the schema come first, then names of groups, then keys of other files of conf/.
     """
     if key in list_known_keys():
         return f"{key}: no such key here; another file of conf/{key.partition('.')[0]} has it"

@@ -249,8 +249,8 @@ def _list_contradictions(
     - Settings that the cell does not have are left out.
     - A cell that trains for more epochs does not count as different.
     - Initial weights do not count as part of the network.
-    - If a key was typed in the command and the number does not declare this key, the value in the
-      cell is compared with the value in the sweep file.
+    - A published number does not declare every key. If the user typed a key that it does not
+      declare, the cell's value is compared with the value in the sweep file.
     """
     keys = {text.partition("=")[0] for text in point.cell.overrides} - number.keys()
     changed = {

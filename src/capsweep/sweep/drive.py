@@ -265,7 +265,7 @@ def describe_end(
 
     - INTERRUPTED: The executor returned before the queue was exhausted.
     - FAILED: A cell failed in this command, or failed in an earlier command and was not run again.
-    - UNFINISHED: A time limit left cells out.
+    - UNFINISHED: Some cells were not run, because of a time limit, changed code or refused nodes.
     - FINISHED: All cells are finished.
 
     Args:

@@ -83,7 +83,7 @@ class JobQueue:
     Attributes:
         ENDED: The statuses that a cell can have in the ledger after it has ended.
         capacity: The CPUs and GPUs of the executor.
-        sharing: The share of a GPU that a cell of each shape takes.
+        sharing: For each `Cell.shape`, the share of a GPU that one cell takes.
         failed: The causes of failed cells, by signature.
     """
 

@@ -68,8 +68,8 @@ def compare(
     exception, the report gets a fault instead of a row.
 
     In the rows, `peak MB` is the largest memory in use since the warm-up: on a CPU the resident
-    memory of the process, on a GPU the memory that torch has reserved. `extra MB` is the amount by
-    which the timed calls raised this peak.
+    memory of the process, on a GPU the memory that torch has reserved. `extra MB` is `peak MB`
+    minus the memory in use right after the warm-up.
 
     Args:
         report: Report to which rows and faults are added.

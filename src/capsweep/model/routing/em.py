@@ -66,8 +66,8 @@ class EMProcedure:
             child. "positions": one type at all positions above the child, separately for each type.
         r0: The first assignment R_ij. "all": a child is divided equally among all its parents.
             "types": a child is divided equally among the types at each position.
-        mass_norm: Factor of the sum in cost_j. "sum": m_j. "ratio": m_j divided by its value if all
-            children are active and have their first assignment.
+        mass_norm: The factor before sum_h in cost_j. Option "sum": m_j. Option "ratio": m_j divided
+            by its value if all children are active and have their first assignment.
         activation: How a_j is computed. "cost": a_j = sigmoid(logit_j). "mixing": a_j is the mixing
             proportion, which is m_j divided by the sum of the activations of the children below
             the position.

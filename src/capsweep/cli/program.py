@@ -1,8 +1,9 @@
 """The `capsweep` program: its commands, their options, and the exit status of each error.
 
-The function `run_NAME` runs the command NAME. The module of this function has the name of the
-command or of the command's group, or the name that MODULES gives. The module is imported only when
-the command is typed, so that `--help` is fast. Modules of the package LAB declare more commands.
+The function `run_NAME` runs the command NAME. It is in the module with the name of the command's
+group or, without a group, of the command; MODULES lists the exceptions. The module is imported only
+when the command is typed, so that `--help` is fast. Modules of the package LAB declare more
+commands.
 """
 
 import argparse

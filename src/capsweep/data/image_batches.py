@@ -178,9 +178,9 @@ class CroppedImages(DeviceSplit):
         """Yield 13 batches of the same examples; each batch has another crop of the images.
 
         The first crop is the middle crop. The 12 others are shifted from the middle crop by 1, 2 or
-        3 pixels in both axes, in each of the four diagonal directions. Each crop is scaled
-        separately. The authors' code of "Matrix capsules with EM routing" (Hinton, Sabour, Frosst
-        2018) tests networks with these 13 crops.
+        3 pixels in both axes, in each of the four diagonal directions. The intensities of each crop
+        are scaled separately. The authors' code of "Matrix capsules with EM routing" (Hinton,
+        Sabour, Frosst 2018) tests networks with these 13 crops.
 
         Args:
             part: Indices of the examples in the split.

@@ -95,7 +95,7 @@ class Tiling:
 
     @property
     def components(self) -> int:
-        """The number of multiplications for a tile, an input channel and an output channel."""
+        """The number of multiplications for each tile and each pair of input and output channel."""
         return 3 * self.positions**2 // 2
 
     def count_tiles(self, places: int) -> int:

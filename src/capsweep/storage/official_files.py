@@ -183,7 +183,7 @@ def read_content(path: Path) -> bytes:
 
 
 def open_content(path: Path) -> IO[bytes]:
-    """Open a file before its hash is verified; the file may be too large for the memory.
+    """Open a file before its hash is verified, without reading it into memory.
 
     Raises:
         DataError: If the file cannot be opened.

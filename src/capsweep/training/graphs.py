@@ -328,9 +328,9 @@ def find_difference(
     gradients) or UPDATE_TOLERANCE (for changes). Rounding cannot explain a large difference.
 
     Args:
-        eager: The eager step of a copy of the network, after the copy was trained on a batch.
+        eager: The eager step, which has just trained a copy of the network on a batch.
         eager_loss: The loss of the eager step.
-        captured: The captured step, after the network was trained on the same batch.
+        captured: The captured step, which has just trained the network on the same batch.
         loss: The loss of the captured step.
         before: The parameters before both steps.
 

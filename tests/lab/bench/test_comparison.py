@@ -51,7 +51,7 @@ def test_candidates_without_faults_are_measured_in_turns_and_the_others_are_name
     assert [row["candidate"] for row in report.rows] == ["before", "fast"]
     assert all(row["images/s"] > 0 and row["peak MB"] > 10 for row in report.rows)
     assert all(row["over before"] > 0 for row in report.rows)
-    before, fast = (row["memory over before"] for row in report.rows)
+    before, fast = (row["memory / before"] for row in report.rows)
     assert before is None
     assert 0.5 < fast < 2
     wrong, dead, refused = report.numbers

@@ -87,7 +87,7 @@ def test_bars_are_judged_at_the_smallest_size_and_memory_by_the_largest_network(
     assert bars["capsnet, transformed over textbook"] == (5.0, "kept")
     assert bars["capsnet, transformed over before"] == (1.9, "MISSED")
     assert bars["EM routing, T = 2, now images/s"] == (None, "")
-    assert bars["memory over before, the worst: capsnet, transformed"] == (1.4, "MISSED")
+    assert bars["memory / before, worst case: capsnet, transformed"] == (1.4, "MISSED")
 
 
 def measure_parity(monkeypatch: pytest.MonkeyPatch, impls: Iterable[str]) -> BenchReport:
@@ -107,7 +107,7 @@ def test_a_wrong_implementation_is_missed_with_its_number(monkeypatch: pytest.Mo
     monkeypatch.setitem(dynamic.IMPLS, "fast", route_wrongly)
     report = measure_parity(monkeypatch, ["fast"])
     gradients = report.numbers[1]
-    assert gradients.what == "error of gradients in float64, the worst: fast"
+    assert gradients.what == "error of gradients in float64, worst case: fast"
     assert gradients.verdict == "MISSED"
     assert gradients.value is not None
     assert 1e-5 < gradients.value < 1e-2

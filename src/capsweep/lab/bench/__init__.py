@@ -24,7 +24,7 @@ from capsweep.training import provenance
 THREADS = 2  # the bars on a CPU are for two cores
 LONGEST = 120  # an exception's message is cut to this number of characters
 # Columns of the printed tables that are left out on a page.
-DETAILS = {"over bmm", "images/s", "peak MB", "extra MB", "error", "memory over before"}
+DETAILS = {"over bmm", "images/s", "peak MB", "extra MB", "error", "memory / before"}
 Row = Mapping[str, Any]  # values by column
 Bar = tuple[str, str, str, float]  # case, candidate, column, and the smallest allowed value
 
@@ -132,7 +132,7 @@ class BenchReport:
         having = [row for row in self.rows if row.get(column) is not None]
         for row in sorted(having, key=lambda row: row[column], reverse=not at_least)[:1]:
             names = takewhile(lambda value: not isinstance(value, float), row.values())
-            what = f"{column}, the worst: {', '.join(map(str, names))}"
+            what = f"{column}, worst case: {', '.join(map(str, names))}"
             self.numbers.append(Measurement(what, row[column], unit, bar, at_least))
 
     def format_page(self) -> str:

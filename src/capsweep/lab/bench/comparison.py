@@ -26,7 +26,7 @@ from capsweep.training.graphs import CHECKED
 
 Results = Mapping[str, Any]  # by name: tensors, or arrays from another process
 Seconds = dict[str, list[float]]  # by candidate, one number for each round
-BEFORE, MEMORY = "before", "memory over before"
+BEFORE, MEMORY = "before", "memory / before"
 # The column `over NAME` has (time of the baseline NAME) / (time of the candidate).
 BASELINES = ("textbook", "bmm", "fast", BEFORE, "direct", "dynamic")
 PAUSE = 0.03  # seconds before a timed call; OpenMP's threads stay busy for 10 ms after their work

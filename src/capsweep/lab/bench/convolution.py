@@ -112,7 +112,7 @@ def measure_convolution(is_quick: bool = False) -> BenchReport:
     report.judge(BARS)
     direct, transformed = (report.find(CASE, way, "error") for way in (DIRECT, TRANSFORMED))
     if direct and transformed:
-        what = "largest error, transformed over direct"
+        what = "largest error, transformed / direct"
         report.numbers.append(Measurement(what, transformed / direct, "x", 1))
     devices.keep_freed_memory()
     with devices.using_threads(bench.THREADS):

@@ -61,7 +61,7 @@ def measure_data(is_quick: bool = False) -> BenchReport:
 
 
 def compose_epoch(source: PairSource, examples: int, at_once: int) -> None:
-    """Compose all images of an epoch from pairs of digits, and the images of the single digits.
+    """Compose all images of an epoch: the image of each pair, and an image of each of its digits.
 
     All random numbers of the epoch are drawn before the first image is composed, as in training.
 

@@ -173,6 +173,6 @@ def measure_routing(is_quick: bool = False) -> BenchReport:
     report.judge(GPU_BARS if bench.is_gpu() else CORE_BARS)
     fast, textbook = (report.find(BOTH, name, "extra MB") for name in ("fast", "textbook"))
     if fast and textbook and not bench.is_gpu():
-        what = f"{BOTH}, extra memory of fast over textbook"
+        what = f"{BOTH}, extra memory of fast / textbook"
         report.numbers.append(Measurement(what, fast / textbook, "x", MEMORY_BAR))
     return report

@@ -7,9 +7,9 @@
 All x_k are clipped to the ball |x_k - x| <= eps and to the bounds of the data. The loss is the
 cross-entropy of the logits. An untargeted attack raises the loss of the true class. A targeted
 attack lowers the loss of a wanted class, with a minus sign before `step`. Each class other than the
-true class is the wanted class in turn. Only the last x_k is tested, and the attacker may also leave
-an image unchanged. Sources: Goodfellow et al. 2015 (FGSM), Kurakin et al. 2017 (BIM), Madry et al.
-2018 (PGD).
+true class is the wanted class in turn. Of the x_k only the last is tested. An attack also succeeds
+if the unchanged image already reaches its aim. Sources: Goodfellow et al. 2015 (FGSM), Kurakin et
+al. 2017 (BIM), Madry et al. 2018 (PGD).
 
 Shape letters: B batch, N classes, C H W image.
 """

@@ -44,8 +44,8 @@ class Estimates:
     Results from the hardware that runs the cells are preferred to results from other hardware.
 
     Args:
-        hardware: The name of the hardware that runs the cells. None if the cells run on other
-            machines. Then the hardware of the last added result is taken instead.
+        hardware: The name of the hardware that runs the cells. None if the cells do not
+            run on this machine. Then the hardware of the last added result is preferred.
     """
 
     def __init__(self, hardware: str | None) -> None:

@@ -214,7 +214,7 @@ def make_run_arguments(
 
 
 def locate_mark(storage: Path, signature: str) -> Path:
-    """Return the path of a cell's mark, the file that says which content of the cell W&B has."""
+    """Return the path of a cell's mark, the file that records what W&B has of the cell."""
     return storage / "wandb" / "synced" / f"{signature}.json"
 
 

@@ -1,4 +1,4 @@
-"""`capsweep bench` runs benchmarks, and prints every number beside its bar."""
+"""`capsweep bench` runs benchmarks, and prints every number beside its limit."""
 
 import argparse
 import pkgutil
@@ -21,7 +21,7 @@ OPTIONS = (
     option("--publish", "write results to sections of a page", metavar="PAGE", type=Path),
 )
 COMMANDS: dict[str, Command] = {
-    "bench": ("measure speed, and print every number beside its bar", OPTIONS)
+    "bench": ("measure speed, and print every number beside its limit", OPTIONS)
 }
 
 

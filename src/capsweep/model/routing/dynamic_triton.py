@@ -18,8 +18,8 @@ computed by one matrix product of torch, in the precision that is set for torch.
 If TRITON_INTERPRET=1 is set before the import, Triton's interpreter runs the kernels on a CPU. The
 results are correct, but the interpreter is slow. Importing this module imports triton.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations (of
-couplings and their gradients: iterations after the first); X partial sums. `by_x` is the gradient
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations (for
+couplings and their gradients, only those after the first); X partial sums. `by_x` is the gradient
 of the loss with respect to x.
 """
 

@@ -104,8 +104,7 @@ def reference(
         votes: Votes of the children.
         num_iters: Number of iterations T, at least 1.
         bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
-        clip: Whether to shorten each vote that is longer than its child's pose to the length of
-            that pose.
+        clip: Whether votes longer than their child's pose are shortened to the pose's length.
         with_trace: Whether to return a trace.
 
     Returns:
@@ -164,8 +163,7 @@ class SDARouting(RoutingLayer):
     Args:
         num_iters: Number of routing iterations.
         bias: Whether the parents have a bias.
-        clip: Whether to shorten each vote that is longer than its child's pose to the length of
-            that pose.
+        clip: Whether votes longer than their child's pose are shortened to the pose's length.
         impl: Name of an implementation in `IMPLS`, or `auto`.
         sizes: Sizes of the layer.
     """

@@ -152,9 +152,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command line, in which words such as SEEDS=3 may be anywhere.
 
     Returns:
-        The options. Each short name of the command, in lower case, is an attribute with the typed
-        value, else the default, else None. The attribute `words` has the typed short names except
-        SWEEP, with their values.
+        The options. Each short name, such as SEEDS, gives an attribute in lower case (`seeds`): the
+        typed value, else the default, else None. The attribute `words` has the typed short names
+        except SWEEP, with their values.
 
     Raises:
         UserError: A command or option is unknown.

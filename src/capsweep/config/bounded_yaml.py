@@ -1,8 +1,8 @@
 """A reader for untrusted YAML, with limits on the size and the depth of a document.
 
-In files that people write, a value means the same as on the command line. Text is refused if some
-programs read it as a value and others as text. Stored configurations are written and read as YAML
-1.1.
+In files that people write, a value means the same as on the command line. A word such as `yes` is
+refused, because some programs read it as a value and others as text. Stored configurations are
+written and read as YAML 1.1.
 
 Deep nesting would crash the process, because libyaml's composer is recursive. A few aliases can
 expand to any number of values. Parsing the text to a stream of events has neither danger, so the

@@ -154,7 +154,7 @@ class TrialQueue(JobQueue):
     def _draw_trial(self) -> None:
         """Draw a setting, and queue its trial if the setting is not known already.
 
-        A setting is known if its trial has ended, or if this command has queued or runs its trial.
+        A setting is known if its trial has ended, is in the queue, or runs in this command.
         """
         trial = self.study.ask(self._distributions)
         point = self._make_point(trial.params)

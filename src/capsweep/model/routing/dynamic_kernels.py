@@ -4,8 +4,8 @@
 votes of one child at a time in registers, and uses them there for the agreement and for the
 weighted sum. If the votes were in memory, each iteration would have to read them. For 128 images
 and the network of the paper, the votes are 94 MB, twice the size of the second-level cache of an
-H200. The weights are 6 MB and stay in this cache. In return, each iteration computes every number
-of the votes again, with P multiplications. An H200 has enough compute for these multiplications.
+H200. The weights are 6 MB and stay in this cache. The price: each iteration computes the votes
+again, with P multiplications for each number. An H200 has enough compute for these multiplications.
 
 No kernel uses atomic additions. A program sums over some of the children or images and writes this
 partial sum; the partial sums are added later. Products are computed number by number, not by tensor

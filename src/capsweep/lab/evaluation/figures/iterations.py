@@ -209,7 +209,7 @@ def measure_changes(routed: RoutedCell) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def measure_trace(trace: Trace) -> tuple[str, Tensor]:
-    """Compute how much each iteration of a trace changes.
+    """Compute by how much each iteration of a trace changes the logits or the couplings.
 
     Args:
         trace: For each iteration, the tensor `agreement` or `coupling` [B, M, L, J].

@@ -1,6 +1,7 @@
 """Experiment sweeps for capsule networks."""
 
 import gc
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -19,7 +20,7 @@ _PUBLIC = {
 }
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     from pkgutil import resolve_name
 

@@ -107,7 +107,7 @@ def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
     [lost] = [outcome for outcome in outcomes if outcome.shard is None]
     assert lost.part.name == "train-00001.h5"
     assert "the worker was lost (WorkerCrashedError" in lost.cause
-    assert "run the same command again" in lost.cause
+    assert "type the same command again to continue" in lost.cause
     assert len(list(killed.notes.iterdir())) == 1 + ray_tasks.RETRIES
     assert len(outcomes) == 4
 

@@ -59,16 +59,7 @@ class Cifar10Reader(OfficialReader):
         super().__init__(sha256, folders, sha256_plain)
 
     def decode_files(self, folder: str) -> Decoded:
-        """Read the splits, with uint8 images [N, 3, 32, 32], from the archive or its six files.
-
-        Args:
-            folder: The data folder, a path or the URL of an object store.
-
-        Raises:
-            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
-                decoded.
-            StoreError: If the object store does not answer.
-        """
+        """Read the splits, with uint8 images [N, 3, 32, 32], from the archive or its six files."""
         if self.is_official and self.files.find(folder, f"{ARCHIVE}.tar.gz"):
             files = self.read_verified(folder, [ARCHIVE], ".tar.gz")
             batches = _parse_archive(*files[ARCHIVE])

@@ -148,16 +148,7 @@ class SvhnReader(OfficialReader):
     publisher = "http://ufldl.stanford.edu/housenumbers/"
 
     def decode_files(self, folder: str) -> Decoded:
-        """Read the splits, with uint8 images [N, 3, 32, 32], from the official files.
-
-        Args:
-            folder: The data folder, a path or the URL of an object store.
-
-        Raises:
-            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
-                decoded.
-            StoreError: If the object store does not answer.
-        """
+        """Read the splits, with uint8 images [N, 3, 32, 32], from the official files."""
         files = self.read_verified(folder, ["train_32x32", "test_32x32"], ".mat")
         return {split: _decode_svhn(*files.pop(f"{split}_32x32")) for split in ("train", "test")}
 

@@ -43,16 +43,7 @@ class SmallNorbReader(OfficialReader):
     publisher = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 
     def decode_files(self, folder: str) -> Decoded:
-        """Read the splits, and halve height and width of the images to uint8 [N, 2, 48, 48].
-
-        Args:
-            folder: The data folder, a path or the URL of an object store.
-
-        Raises:
-            DataError: If a file is missing, if its hash is not the declared one, or if it cannot be
-                decoded.
-            StoreError: If the object store does not answer.
-        """
+        """Read the splits, and halve height and width of the images to uint8 [N, 2, 48, 48]."""
         files = self.read_verified(folder, IMAGES, *ENDINGS)
         images = {}
         for split, prefix in PREFIXES.items():

@@ -35,7 +35,7 @@ from capsweep.storage.files import hash_file, read_plain_file, write_text
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
 WANTED, LOCK = "wanted.json", "lock"  # files in STATE: a description of the data set; a lock
-RERUN_HINT = "run the same command again"
+RERUN_HINT = "type the same command again to continue"
 
 
 @dataclass(frozen=True)

@@ -287,11 +287,15 @@ class PreparedSplits(dict[str, Any]):
         parts: For each split, the object that makes its batches, by name of the split.
         digests: The sha256 of the examples from which the splits were prepared, by name; see
             `Splits.digests`.
+        source_shape: C, H and W of the images that the reader returned for training, before they
+            are cropped, or placed on a canvas, or composed.
     """
 
-    def __init__(self, parts: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+    def __init__(
+        self, parts: Mapping[str, Any], digests: Mapping[str, str], source_shape: Sequence[int]
+    ) -> None:
         super().__init__(parts)
-        self.digests = dict(digests)
+        self.digests, self.source_shape = dict(digests), tuple(source_shape)
 
 
 def prepare_splits(
@@ -345,4 +349,5 @@ def prepare_splits(
             f"dataset.image_shape is {list(image_shape)}, but dataset.batches makes images of "
             f"{shape}; correct one of them"
         )
-    return PreparedSplits(parts, splits.digests)
+    source = train.images_NCHW.shape[1:] if isinstance(train, LabelledImages) else shape
+    return PreparedSplits(parts, splits.digests, source)

@@ -53,9 +53,9 @@ def list_pictures(path: Path) -> list[Picture]:
     below = {each: each.relative_to(path) for each in sorted(path.rglob("*")) if each.is_file()}
     files = {each: name for each, name in below.items() if not str(name).startswith(".")}
     if not files:
-        raise UserError(
-            f"--file {path}: there is no image; name an image, a folder or an .npz file"
-        )
+        fault = "the folder has no files" if path.is_dir() else "there is no such file or folder"
+        cure = "name an image, a folder of images, or an .npz file"
+        raise UserError(f"--file {path}: {fault}; {cure}")
     return [
         Picture(str(name), name.parent.name or None, partial(Image.open, each))
         for each, name in files.items()
@@ -112,14 +112,14 @@ class PictureConverter:
             ValueError: The picture is an array with a number of channels that cannot be converted.
         """
         if isinstance(picture, np.ndarray):
-            channels = 1 if picture.ndim == 2 else picture.shape[2]
-            if channels == self.channels and picture.shape[:2] in self.sizes:
-                return self._finish(picture.reshape(*picture.shape[:2], channels))
+            height, width = picture.shape[:2]
+            pixels_HWC = picture.reshape(height, width, -1)
+            channels = pixels_HWC.shape[2]
+            if channels == self.channels and (height, width) in self.sizes:
+                return self._finish(pixels_HWC)
             if channels not in (1, 3, 4):
-                raise ValueError(f"{channels} channels of {picture.shape[0]}x{picture.shape[1]}")
-            picture = Image.fromarray(
-                picture.squeeze(2) if channels == 1 < picture.ndim else picture
-            )
+                raise ValueError(f"{channels} channels of {height}x{width}")
+            picture = Image.fromarray(pixels_HWC.squeeze(2) if channels == 1 else pixels_HWC)
         image = self._convert_colours(ImageOps.exif_transpose(picture))
         height, width = self.sizes[0]
         if (image.height, image.width) not in self.sizes:

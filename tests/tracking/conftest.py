@@ -15,7 +15,9 @@ from capsweep.tracking.tracker import WandbProcess
 from capsweep.training import RunHooks
 from capsweep.training.run import Job, run
 
-LABELS = Labels("ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ("ablation", "digits"))
+NAME, TAGS = "capsnet · T=3 · seed 0", ("ablation", "digits")
+ROW = {"row.ablation": "capsnet · routing.num_iters=3"}
+LABELS = Labels("ablation", "capsnet", NAME, "Does it?", TAGS, ROW)
 
 
 @pytest.fixture(autouse=True)

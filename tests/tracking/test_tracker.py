@@ -56,6 +56,7 @@ def test_an_offline_run_has_all_that_there_is(train: Train, storage: Path) -> No
     labels = ["ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ["ablation", "digits"]]
     assert [run[name] for name in names] == labels
     assert run["config"]["routing.num_iters"] == 3
+    assert run["config"]["row.ablation"] == "capsnet · routing.num_iters=3"
     assert "foreign" not in str({**run, "rows": None})
     provenance = Ledger(storage / "ledger").read_provenance(result["signature"])
     assert run["command"] == run["config"]["command"] == provenance["command"]

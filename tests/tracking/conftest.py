@@ -64,7 +64,7 @@ def train(small_cell: Callable[..., Cell]) -> Callable[..., dict[str, Any]]:
     busy machine."""
 
     def train_cell(*overrides: str, patience: float = 60, **hooks: Any) -> dict[str, Any]:
-        if "logger=csv" not in overrides:
+        if not any(text.startswith("logger=") for text in overrides):
             overrides = ("logger=wandb", f"logger.max_seconds={patience}", *overrides)
         cell = small_cell(*overrides)
         return run(Job(cell, LABELS), RunHooks(**hooks))

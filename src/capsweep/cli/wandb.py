@@ -31,7 +31,8 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
     config = points[0].cell.config
     logger = config["logger"]
     if logger["name"] != "wandb":
-        raise UserError("logger=csv: the cells of this sweep are not in W&B; type logger=wandb")
+        why = f"logger={logger['name']}: the cells of this sweep are not in W&B"
+        raise UserError(f"{why}; type logger=wandb")
     node = places.resolve(config["places"])
     points = more_seeds.load(node, sweep).add_points(points)
     view = _make_view(sweep, points)

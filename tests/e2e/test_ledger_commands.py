@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -145,13 +146,19 @@ def test_an_export_is_merged_by_another_host_which_then_runs_nothing(
 
 
 def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(
-    tmp_path: Path, capsys: Capture
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
     path = tmp_path / "ledger" / "claims" / "0123456789abcdef.000001"
     path.parent.mkdir(parents=True)
     (tmp_path / "ledger" / "01" / "0123456789abcdef").mkdir(parents=True)
     path.write_text(json.dumps({"owner": owner, "beat": 3}))
+    beat = threading.Timer(0.5, path.write_text, [json.dumps({"owner": owner, "beat": 4})])
+    beat.start()
+    assert call_ledger(tmp_path, "release", "0123") == 2
+    assert "is being run by process 1 on far; stop that" in capsys.readouterr().err
+    assert path.exists()
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)
     assert call_ledger(tmp_path, "release", "0123") == 0
     assert "from process 1 on far" in capsys.readouterr().out
     assert not path.exists()

@@ -199,22 +199,23 @@ def run_rm(parsed: argparse.Namespace) -> None:
 
 
 def run_release(parsed: argparse.Namespace) -> None:
-    """Remove the claim of a run whose machine is gone.
-
-    The claim of a process that runs on this machine stays, and the command ends with an error. A
-    process on another machine is not checked.
-    """
+    """Remove the claim of a run whose machine is gone; stop with an error if the run continues."""
     ledger = open_ledger(parsed)
     claims = ledger.read_claims()  # empty for an object store
     if (signature := parsed.signature) not in claims:  # a claimed cell may have no folder yet
         signature = find_signature(ledger, signature)
     if (claim := claims.get(signature)) is None:
         raise UserError(f"{signature}: no process has claimed this cell; nothing to release")
-    if claim.owner.is_alive:
-        raise UserError(f"{signature} is being run by {claim.owner}; stop that process first")
+    owner = claim.owner
+    if not (owner.is_alive or owner.is_dead):
+        print(f"waiting {lease.LEASE_SECONDS:.0f} s for a sign of life of {owner}", flush=True)
     assert ledger.disk is not None
-    lease.remove_claims(ledger.disk, signature)
-    print(f"released {signature} from {claim.owner}")
+    try:
+        lease.check_dead(ledger.disk, claim)
+    except lease.ClaimedElsewhereError as error:
+        raise UserError(f"{error}; stop that process first") from error
+    lease.remove_dead_claim(ledger.disk, claim)
+    print(f"released {signature} from {owner}")
 
 
 def run_gc(parsed: argparse.Namespace) -> None:

@@ -47,7 +47,9 @@ def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsy
     rows = json.loads(read("ls", "--json", "sweep=small", "seed=1"))
     assert {(row["status"], row["dataset"], row["seed"]) for row in rows} == {("done", "digits", 1)}
     assert {row["arm"] for row in rows} == {"cnn", "capsnet"}
-    assert read("ls", "--status", "failed") == ""
+    assert len(read("ls", "status=done").splitlines()) == 11
+    assert call_ledger(swept, "ls", "status=failed") == 2
+    assert "status=failed: no cell has this value; the cells have done" in capsys.readouterr().err
     text = read("show", first[:5])
     for part in ("science", "routing", "metrics.test/error", "versions.torch"):
         assert part in text

@@ -46,13 +46,10 @@ def run_ls(parsed: argparse.Namespace) -> None:
     """Print the chosen cells, one on each line with the newest last; with --json, print JSON."""
     ledger = open_ledger(parsed)
     settings = [text for text in parsed.filters if "=" in text]
-    if any(text.startswith("status=") for text in settings):
-        raise UserError("status: not a setting of a cell; type --status done, or another status")
     prefixes = [text for text in parsed.filters if "=" not in text] or [""]
     names = {name for prefix in prefixes for name in ledger.list_signatures(prefix)}
     listed = listing.list_cells(ledger, sorted(names))
-    chosen = listing.select_cells(listed, settings) if settings else listed
-    cells = [cell for cell in chosen if parsed.status in (None, cell.entry.status)]
+    cells = listing.select_cells(listed, settings)
     if parsed.json:
         content = [_as_json(cell.signature, cell.entry) | cell.to_plain() for cell in cells]
         print(json.dumps(content, indent=1))

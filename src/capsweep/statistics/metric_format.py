@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 
 # Last parts of metric names, such as `error` of `test/error`.
-FRACTIONS = {"error", "at_least_one", "segmentation"}
+FRACTIONS = {"error", "balanced_error", "at_least_one", "segmentation"}
 POSITIVE = {"loss", "loss_step", "reconstruction"}
 HIGHER_IS_BETTER = {"at_least_one", "segmentation"}
 

@@ -29,8 +29,8 @@ class ListedCell:
         signature: The signature of the cell.
         entry: The state of the cell.
         leaves: The settings of the cell by dotted key: its science, `dataset.source`, `sweep`,
-            `arm` and `status`. `sweep` is the name of the sweep that trained the cell, or "train" if
-            there was none. `status` is the state of the cell.
+            `arm` and `status`. `sweep` is the name of the sweep that trained the cell, or "train"
+            if there was none. `status` is the state of the cell.
         place: The place of the cell in the grid of the sweep, as a text without the seed; None: not
             recorded.
         date: When the cell finished, or when an unfinished cell started; None: not recorded.

@@ -66,6 +66,7 @@ NEUTRAL: Mapping[str, Any] = {
     "model.head": "length",
     "model.votes.shared": False,
     "dataset.reader.axes": "chw",
+    "loss.class_weight": None,
 }
 
 # Current path and first path of each `_target_` that moved. A cell is hashed and stored with the

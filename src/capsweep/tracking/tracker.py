@@ -35,7 +35,6 @@ from typing import Any, ClassVar
 
 from capsweep.config import package_files
 from capsweep.config.cell import Cell
-from capsweep.errors import UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger
 from capsweep.runtime import terminal

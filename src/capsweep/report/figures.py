@@ -34,7 +34,7 @@ class ReportFigure:
 def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
     """Yield the figure of the table, then the figures of loss, error and cost for each column."""
     yield make_table_figure(table)
-    groups = _choose_rows(table)
+    groups = choose_rows(table)
     for number in range(len(table.columns)):
         name, ending, where = table.name_column(number), "", ""
         if len(table.columns) > 1:
@@ -74,7 +74,7 @@ def make_table_figure(table: ResultTable) -> ReportFigure:
     return ReportFigure(f"{caption}.", stem, labels, image)
 
 
-def _choose_rows(table: ResultTable) -> list[CellGroup]:
+def choose_rows(table: ResultTable) -> list[CellGroup]:
     """Choose the rows to draw: all, or the baseline and the best rows if there are too many.
 
     Returns:

@@ -95,7 +95,7 @@ def test_nothing_is_drawn_of_nothing_and_each_absence_has_its_reason(tmp_path: P
     assert not any(figure.image for figure in absent)
     reasons = [figure.caption for figure in absent]
     assert len(reasons) == 4
-    assert reasons[0].endswith(": 0 rows are complete, and a figure has room for 40.")
+    assert reasons[0].endswith(": 0 rows have results, and a figure has room for 40.")
     assert "train/loss: no finished cell recorded it by epoch." in reasons
     assert reasons[-1].endswith(": no row has the times of all of its seeds.")
 

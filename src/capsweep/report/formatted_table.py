@@ -205,7 +205,7 @@ def _format_mean(group: CellGroup | None, measure: Measure) -> str:
         kinds = ", ".join(dict.fromkeys(map(shorten_cause, group.causes)))
         seeds = f"{len(group.by_seed)}/{count_of(len(group.cells), 'seed')}{mark}"
         return f"{seeds}; failed: {kinds}" if kinds else seeds
-    interval = _format_interval(group.full_summary.interval, measure)
+    interval = format_interval(group.full_summary.interval, measure)
     return f"{_format_summary(group.full_summary, measure)}{mark}{interval}"
 
 
@@ -225,7 +225,7 @@ def _format_difference(group: CellGroup | None, measure: Measure) -> str:
     if group is None or group.difference is None:
         return MISSING
     difference = group.difference
-    interval = _format_interval(difference.interval, measure)
+    interval = format_interval(difference.interval, measure)
     p = "" if group.p is None else f" p {group.p:.2g}"
     seeds = f"{difference.n}, {CONSTANT}" if difference.is_constant else difference.n
     return f"{measure.format_number(difference.mean, '+')}{interval}{p} ({seeds})"
@@ -236,7 +236,8 @@ def _format_summary(summary: Summary, measure: Measure) -> str:
     return f"{measure.format_number(summary.mean)}{spread}{measure.unit} ({summary.n})"
 
 
-def _format_interval(interval: tuple[float, float] | None, measure: Measure) -> str:
+def format_interval(interval: tuple[float, float] | None, measure: Measure) -> str:
+    """Write an interval after a blank, such as ` [-1.40, 1.20]`; nothing if there is none."""
     if interval is None:
         return ""
     return f" [{measure.format_number(interval[0])}, {measure.format_number(interval[1])}]"

@@ -23,7 +23,7 @@ from capsweep.config import package_files
 from capsweep.config.cell import flatten
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
-from capsweep.report import classes, figures, formatted_table, grid
+from capsweep.report import answer, classes, figures, formatted_table, grid
 from capsweep.report.cells import TableCell
 from capsweep.report.figures import ReportFigure
 from capsweep.report.table import CellGroup, ResultTable
@@ -104,6 +104,7 @@ def render_page(
     return environment.get_template("index.html.j2").render(
         sweep=table.sweep,
         table=formatted_table.format_table(table),
+        answer=answer.list_sentences(table),
         measure=table.measure,
         counts=describe_counts,
         every=table.cells,

@@ -32,6 +32,11 @@ class Measure:
     low: float = -math.inf
     high: float = math.inf
 
+    @property
+    def has_direction(self) -> bool:
+        """Whether it is known if larger values are better; it is known if there is a bound."""
+        return math.isfinite(self.low)
+
     def format_number(self, value: float, sign: str = "") -> str:
         """Write a value as text, without its unit.
 

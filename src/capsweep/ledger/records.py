@@ -73,6 +73,7 @@ class Code(Record):
     capsweep: str | None = None  # version of the package
     commit: str | None = None  # commit of the checkout
     dirty: bool | None = None  # whether the checkout had uncommitted changes
+    changes: str = ABSENT  # name and size of the file with these changes
 
 
 class Duration(Record):

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from capsweep.config import code_identity, places
+from capsweep.config import code_identity, package_files, places
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import CodeChangedError, LeftEarlyError
@@ -174,7 +174,7 @@ def _train_cell(
             lease.raise_if_lost()
 
     described = provenance.describe_run(job.cell, job.labels)
-    directory.start(job.cell, described)
+    directory.start(job.cell, described, package_files.read_checkout()["changes"])
     earlier, rows, points = callbacks.check_resumable(directory, described)
     if earlier:
         directory.update_provenance(described | earlier)

@@ -99,13 +99,14 @@ class LayerCouplings:
 
     def describe(self) -> str:
         """Return what the numbers of a map mean in this layer."""
-        rest = "; the rest goes to no parent" if self.children.rule.none_of_the_above else ""
+        is_whole = not self.children.rule.none_of_the_above
+        total = "1" if is_whole else "at most 1; the rest goes to no parent"
         there = "" if self.children.fields is None else " at a position"
         return {
             "all": "the share of a child that goes to all parents of a type, and white is an equal "
-            f"share. The shares of a child add up to 1{rest}",
+            f"share. The shares of a child add up to {total}",
             "types": "the share of a child that goes to a parent of a type, and white is an equal "
-            f"share. The shares of a child{there} add up to 1{rest}",
+            f"share. The shares of a child{there} add up to {total}",
             "positions": "the coupling of a child with a parent of a type, and white is the mean. "
             "For each type, a child's couplings with the parents at all positions add up to 1",
             "none": "the coupling of a child with a parent of a type, and white is the mean. In "

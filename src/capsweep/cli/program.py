@@ -77,7 +77,11 @@ SYNC = (
     _option("--timeout", "seconds for each cell (default: 120)", type=whole_number(1), default=120),
 )
 PLAN = (_switch("--calibrate", "time 20 training steps of each network without estimate"), JSON)
-REPORT = (_switch("--publish", "rewrite the answer NAME.md beside the file NAME.yaml"), JSON)
+REPORT = (
+    _switch("--publish", "rewrite the answer NAME.md beside the file NAME.yaml"),
+    _switch("--live", argparse.SUPPRESS),  # typed by a sweep that renews its page as it runs
+    JSON,
+)
 STATUS = _option("--status", "only cells with this status", choices=get_args(Status))
 FILTERS = _option(
     "filters", "settings or first characters: dataset=digits sweep=ablation ab", nargs="*"

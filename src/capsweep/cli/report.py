@@ -4,6 +4,8 @@ The command `capsweep sweep` does the same at its end.
 """
 
 import argparse
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +107,10 @@ def write_and_print(report: SweepReport, console: Console, as_json: bool = False
         _print_report(report, console)
     if not report.is_empty:
         console.out(f"report: {fault or path}")
+        runs = report.places.storage / "wandb"
+        if any(runs.glob("offline-run-*")):
+            command = shlex.join([f"{Path(sys.executable).parent}/wandb", "leet", str(runs)])
+            console.out(f"W&B: the page has all curves; to look at the offline runs: {command}")
     return fault is None
 
 

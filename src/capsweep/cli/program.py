@@ -76,7 +76,11 @@ SYNC = (
     _option("--timeout", "seconds for each cell (default: 120)", type=whole_number(1), default=120),
 )
 PLAN = (_switch("--calibrate", "time 20 training steps of each network without estimate"), JSON)
-REPORT = (_switch("--publish", "rewrite the answer NAME.md beside the file NAME.yaml"), JSON)
+REPORT = (
+    _switch("--publish", "rewrite the answer NAME.md beside the file NAME.yaml"),
+    _switch("--live", argparse.SUPPRESS),  # typed by a sweep that renews its page as it runs
+    JSON,
+)
 FILTERS = _option(
     "filters", "settings, states or first characters: seed=0 status=failed ab", nargs="*"
 )

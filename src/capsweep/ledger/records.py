@@ -73,6 +73,7 @@ class Code(Record):
     capsweep: str | None = None  # version of the package
     commit: str | None = None  # commit of the checkout
     dirty: bool | None = None  # whether the checkout had uncommitted changes
+    changes: str = ABSENT  # name and size of the file with these changes
 
 
 class Duration(Record):
@@ -180,6 +181,12 @@ class Mark(Record):
 
     digest: str  # hash of the content
     server: str  # URL of the W&B server
+
+
+class Columns(Record):
+    """The columns of W&B runs: by the signature of a cell, the value of each column."""
+
+    __pydantic_extra__: dict[str, dict[str, JsonValue]] = Field(init=False)  # pyright: ignore
 
 
 class Measurement(Record):

@@ -222,6 +222,44 @@ def draw_panels(
     return figure
 
 
+def draw_matrix(
+    percents_RK: Sequence[Sequence[float]],
+    lines: Sequence[str],
+    columns: Sequence[str],
+    across: str,
+    down: str,
+    is_confusion: bool,
+) -> "Figure":
+    """Draw percentages as a matrix of numbers on colours: the larger, the darker.
+
+    Args:
+        percents_RK: The percentages.
+        lines: A name for each line.
+        columns: A name for each column.
+        across: What the columns are.
+        down: What the lines are.
+        is_confusion: Whether the diagonal, which has the right predictions, has no colour.
+    """
+    from matplotlib.figure import Figure
+
+    shown_RK = np.array(percents_RK)
+    coloured_RK = np.where(np.eye(*shown_RK.shape, dtype=bool) & is_confusion, 0, shown_RK)
+    figure = Figure(figsize=(WIDTH, 1 + 0.28 * len(lines)), layout="constrained")
+    axes = figure.subplots()
+    most = max(coloured_RK.max(), 1)
+    axes.imshow(coloured_RK, cmap="Oranges", vmin=0, vmax=1.5 * most, aspect="auto")
+    for (line, column), percent in np.ndenumerate(shown_RK):
+        text = f"{percent:.1f}" if 0 < percent < 9.95 else f"{percent:.0f}"
+        text = "" if is_confusion and percent == 0 else text
+        axes.text(column, line, text, ha="center", va="center", fontsize=LETTERS - 2)
+    turned = 90 if max(map(len, columns)) > 3 else 0
+    axes.set_xticks(range(len(columns)), columns, rotation=turned, parse_math=False)
+    axes.set_yticks(range(len(lines)), lines, parse_math=False)
+    axes.set(xlabel=across, ylabel=down)
+    axes.grid(visible=False)
+    return figure
+
+
 def _draw_panel(axes: "Axes", panel: Panel, factor: float) -> dict[str, Any]:
     """Draw the rows of a panel, and return what was drawn, by its text in the legend."""
     handles = {}

@@ -37,7 +37,7 @@ def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
     """Yield the figure of the table, then the figures of loss, error and cost for each column."""
     whole, several = make_table_figure(table), len(table.columns) > 1
     yield replace(whole, narrow=make_table_figure(table, 1).image) if several else whole
-    groups = _choose_rows(table)
+    groups = choose_rows(table)
     for number in range(len(table.columns)):
         name, ending, where = table.name_column(number), "", ""
         if several:
@@ -103,7 +103,7 @@ def _make_panel(
     return Panel(title, tuple(rows), baseline)
 
 
-def _choose_rows(table: ResultTable) -> list[CellGroup]:
+def choose_rows(table: ResultTable) -> list[CellGroup]:
     """Choose the rows to draw: all, or the baseline and the best rows if there are too many.
 
     Returns:

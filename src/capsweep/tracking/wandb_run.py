@@ -240,9 +240,11 @@ def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
         raise TrackingError("the server does not know this login")
     if request["do"] == "upload":
         ledger = Ledger(request["ledger"])
-        content = contents.read_content(ledger, request["signature"])
+        signature, storage = request["signature"], Path(request["storage"])
+        columns = contents.read_columns(storage).get(signature, {})
+        content = contents.read_content(ledger, signature, columns)
         upload_cell(content, ledger, seconds)
-        contents.write_mark(Path(request["storage"]), content, request["server"])
+        contents.write_mark(storage, content, request["server"])
     return {}
 
 

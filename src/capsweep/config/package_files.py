@@ -20,7 +20,7 @@ from capsweep.storage.scratch import make_scratch_prefix
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parents[1]
 JOBS = "data_prep"
-SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "*.tar.xz")
+SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "*.tar.xz", "*.npz")
 
 
 def find_folder(name: str) -> Path:

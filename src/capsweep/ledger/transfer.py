@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from capsweep.config.package_files import CHANGES
 from capsweep.errors import DamageError, DataError, UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, STOPPED, Entry, Ledger, folder_of, is_damaged
@@ -36,7 +37,13 @@ LARGEST = 2**26  # maximum bytes of an unpacked archive; lzma itself has no limi
 WEIGHTS = "weights.ckpt"
 FAILED = {CONFIG, FAILURE, "provenance.json"}  # the files of a failed cell that are exported
 RESULTS = {*FAILED, RESULT, METRICS}  # the files of a cell that tables need
-OPTIONAL = {WEIGHTS, "predictions.npz", POINTS, "metrics.csv"}  # may be left out of an export
+OPTIONAL = {
+    WEIGHTS,
+    "predictions.npz",
+    POINTS,
+    CHANGES,
+    "metrics.csv",
+}  # may be left out of an export
 FOLDER = re.compile(rb"(?<![\w./:<~-])/(?:[\w.-]+/)+([\w.-]*)")  # a path in a text
 # The name of a file in a cell's folder. It is shorter than file systems allow, because an atomic
 # write first creates a temporary file with a longer name.

@@ -142,7 +142,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     if not due:
         return SweepEnd(FAILED, lines) if lines else SweepEnd(FINISHED, (NOTHING,))
     mode, reason = modes.decide_mode(config)
-    costs = read_estimates(ledger, ready.entries)
+    costs = read_estimates(ledger, ready.entries, ready.begun)
     if limits.budget is not None:
         cells_due = [cell.cell for cell in due]
         calibrate_cells(costs, cells_due, ledger, node, console.out)
@@ -252,7 +252,8 @@ def _make_jobs(
     for planned in sorted(due, key=_count_flops, reverse=True):
         cell = planned.cell.with_mode(mode)
         cpu, facts = cell.config["resources"]["cpu"], {"estimate_seconds": costs.seconds(cell)}
-        jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, result_extras=facts))
+        given: dict[str, Any] = {"result_extras": facts, "shorter": planned.start.signature}
+        jobs.append(Job(cell, labels[cell.signature], cpu=cpu, **given))
     return jobs
 
 

@@ -44,28 +44,44 @@ class Head:
         return self.log
 
 
+AT_WORK = """\
+9 trials, 5 ended before
+[0 done, 2 running, 0 failed of 4, about 9 min left]
+cnn · seed 1: FAILED: NaN (8 s)  [1 done, 1 running, 1 failed of 4, about 1 min left]
+  why: capsweep ledger show 01
+
+"""
+
+
 @pytest.mark.parametrize(
-    ("state", "status", "log", "line"),
+    ("state", "status", "log", "lines"),
     [
-        ("RUNNING", None, "plan\n[1 done, 2 running]\n\n", "[1 done, 2 running]"),
-        ("FAILED", 2, "plan\nerror: no such key\n", "error: no such key"),
-        ("FAILED", 127, "", "the head has no program python; set "),
+        ("RUNNING", None, "plan\n\n", ["plan"]),
+        (
+            "RUNNING",
+            None,
+            AT_WORK,
+            ["9 trials, 5 ended before", "[1 done, 1 running, 1 failed of 4, ", "why: capsweep"],
+        ),
+        ("FAILED", 2, AT_WORK + "error: no such key\n", ["error: no such key"]),
+        ("FAILED", 127, "", ["the head has no program python; set "]),
     ],
 )
-def test_status_has_the_last_line_of_a_job_or_why_it_did_not_begin(
+def test_status_has_the_newest_numbers_of_cells_and_the_end_of_the_output(
     state: str,
     status: int | None,
     log: str,
-    line: str,
+    lines: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     head = Head(make_job(state, driver_exit_code=status, message="no node"), log)
     monkeypatch.setattr(commands, "open_jobs", lambda cluster: head)
     assert cli.main(["status", f"RAY_ADDRESS={Head.address}"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
+    first, *others = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{JOB.id}: {state.lower()}")
-    assert second.startswith(f"  {line}")
+    for text, line in zip(lines, others, strict=True):
+        assert line.startswith(f"  {text}")
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     for command in (["init", "-q"], ["add", "."], [*AUTHOR, "commit", "-qm", "one"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     monkeypatch.setattr(package_files, "CHECKOUT", tmp_path)
-    package_files.describe_code.cache_clear()
+    package_files.read_checkout.cache_clear()
     yield tmp_path
-    package_files.describe_code.cache_clear()
+    package_files.read_checkout.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,43 @@ def test_changes_that_are_not_committed_are_told_but_those_of_pages(
     for name in files:
         (repository / "sweeps" / name).write_text("changed\n")
     code = package_files.describe_code()
-    assert (len(code["commit"]), code["dirty"]) == (40, dirty)
+    assert (len(code["commit"]), code["dirty"], "changes" in code) == (40, dirty, dirty)
     (repository / ".git").rename(repository / "not-git")
-    package_files.describe_code.cache_clear()
+    package_files.read_checkout.cache_clear()
     code = package_files.describe_code()
-    assert (code["commit"], code["dirty"]) == (None, None)
+    assert (code["commit"], code["dirty"], "changes" in code) == (None, None, False)
+
+
+def test_the_changes_of_a_checkout_are_kept_and_sent_to_nodes_without_git(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They can be applied to the commit; of a new file, which may have a password, only the name
+    is there.
+    """
+    (repository / "sweeps" / "one.yaml").write_text("question: b\n\n")
+    (repository / "sweeps" / "one.md").write_text("# two\n")
+    for name in ("new.py", "password.txt"):
+        (repository / name).write_text("password = 1\n")
+    changes = package_files.read_checkout()["changes"]
+    assert "# untracked: new.py\n" in changes
+    assert "+question: b\n" in changes
+    assert "password" not in changes
+    assert "one.md" not in changes
+    (repository / "conf").mkdir()
+    staged = package_files.stage_packages(tmp_path / "staged")
+    git = ["git", "-C", str(repository)]
+    subprocess.run([*git, "stash", "-q"], check=True)
+    subprocess.run([*git, "apply", "-"], input=changes.encode(), check=True)
+    assert (repository / "sweeps" / "one.yaml").read_text() == "question: b\n\n"
+    monkeypatch.setattr(package_files, "PACKAGE", staged)
+    (repository / ".git").rename(repository / "not-git")
+    package_files.read_checkout.cache_clear()
+    assert package_files.read_checkout()["changes"] == changes
+
+
+def test_changes_of_many_bytes_are_cut(repository: Path) -> None:
+    (repository / "sweeps" / "one.yaml").write_text("ü" * package_files.MOST_CHANGES)
+    changes = package_files.read_checkout()["changes"]
+    assert "; cut to 100,000 bytes\n" in changes
+    assert package_files.MOST_CHANGES < len(changes.encode()) < package_files.MOST_CHANGES + 200
+    assert "changes.diff (100,1" in package_files.describe_code()["changes"]

@@ -34,6 +34,7 @@ WRONG = {  # of keys
     "model.class_pose": st.integers(-5, 0),
     "loss.classification.absent": st.floats(0.9, 1),
     "loss.reconstruction.weight": st.floats(-1, -1e-6),
+    "loss.class_weight": st.sampled_from([[1, 2], [0] * 10, "heavy", 2]),
     "precision": st.sampled_from(["16", "double"]),
     "trainer.accelerator": st.just("tpu"),
     "resources.gpu": st.sampled_from(["all", 1.5]),

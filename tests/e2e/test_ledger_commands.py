@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,9 @@ def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsy
     rows = json.loads(read("ls", "--json", "sweep=small", "seed=1"))
     assert {(row["status"], row["dataset"], row["seed"]) for row in rows} == {("done", "digits", 1)}
     assert {row["arm"] for row in rows} == {"cnn", "capsnet"}
-    assert read("ls", "--status", "failed") == ""
+    assert len(read("ls", "status=done").splitlines()) == 11
+    assert call_ledger(swept, "ls", "status=failed") == 2
+    assert "status=failed: no cell has this value; the cells have done" in capsys.readouterr().err
     text = read("show", first[:5])
     for part in ("science", "routing", "metrics.test/error", "versions.torch"):
         assert part in text
@@ -145,13 +148,19 @@ def test_an_export_is_merged_by_another_host_which_then_runs_nothing(
 
 
 def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(
-    tmp_path: Path, capsys: Capture
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
     path = tmp_path / "ledger" / "claims" / "0123456789abcdef.000001"
     path.parent.mkdir(parents=True)
     (tmp_path / "ledger" / "01" / "0123456789abcdef").mkdir(parents=True)
     path.write_text(json.dumps({"owner": owner, "beat": 3}))
+    beat = threading.Timer(0.5, path.write_text, [json.dumps({"owner": owner, "beat": 4})])
+    beat.start()
+    assert call_ledger(tmp_path, "release", "0123") == 2
+    assert "is being run by process 1 on far; stop that" in capsys.readouterr().err
+    assert path.exists()
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)
     assert call_ledger(tmp_path, "release", "0123") == 0
     assert "from process 1 on far" in capsys.readouterr().out
     assert not path.exists()

@@ -204,7 +204,7 @@ def test_a_result_that_could_be_but_was_altered_is_damaged(whole: Path, tmp_path
 
 
 def test_a_damaged_claim_is_somebodys_until_it_is_released(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = shutil.copytree(whole, tmp_path / "storage")
     file = storage / file_of(whole, "000001").relative_to(whole)
@@ -216,6 +216,7 @@ def test_a_damaged_claim_is_somebodys_until_it_is_released(
     with pytest.raises(lease.ClaimedElsewhereError, match="is damaged"):
         lease.take_lease(storage / "ledger", signature)
     become_a_folder(file)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.0)
     assert cli.main(["ledger", "release", signature, f"STORAGE={storage}"]) == 0
     assert ledger.read_entry(signature).status == "missing"
     assert "released" in capsys.readouterr().out

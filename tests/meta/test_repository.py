@@ -3,10 +3,12 @@
 import ast
 import re
 import subprocess
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from capsweep.report import publish
 from capsweep.sweep import choices
@@ -30,6 +32,13 @@ def files() -> list[Path]:
 def test_no_file_names_a_folder_of_a_machine(files: list[Path]) -> None:
     texts = {path.relative_to(REPOSITORY): path.read_bytes() for path in files}
     assert [p for p, text in texts.items() if any(name in text for name in MACHINES)] == []
+
+
+def test_the_version_to_cite_is_the_version_of_the_package() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    for key in ("version", "license"):
+        assert cited[key] == project[key]
 
 
 def test_source_files_can_be_read_in_one_sitting() -> None:

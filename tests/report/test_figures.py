@@ -3,14 +3,17 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reported_cells import PROVENANCE, SWEEP, build_table, finish, rows, small_sweep
 
-from capsweep.report import figures
+from capsweep.ledger.ledger import Ledger
+from capsweep.report import charts, classes, figures
 from capsweep.report.charts import Curve
 from capsweep.report.figures import ReportFigure
+from capsweep.statistics.examples import count_classes
 
 
 def draw(folder: Path, text: str = SWEEP) -> dict[str, ReportFigure]:
@@ -95,7 +98,7 @@ def test_nothing_is_drawn_of_nothing_and_each_absence_has_its_reason(tmp_path: P
     assert not any(figure.image for figure in absent)
     reasons = [figure.caption for figure in absent]
     assert len(reasons) == 4
-    assert reasons[0].endswith(": 0 rows are complete, and a figure has room for 40.")
+    assert reasons[0].endswith(": 0 rows have results, and a figure has room for 40.")
     assert "train/loss: no finished cell recorded it by epoch." in reasons
     assert reasons[-1].endswith(": no row has the times of all of its seeds.")
 
@@ -136,3 +139,22 @@ def test_of_many_rows_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> Non
             "cnn · –",
             *(f"capsnet · {number}" for number in range(7, 20)),
         ]
+
+
+def test_errors_by_class_and_confusions_are_means_over_seeds_of_the_worst_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charts, "draw_once", lambda _, *numbers: numbers)
+    monkeypatch.setattr(classes, "MOST_CLASSES", 2)
+    shown = np.repeat(np.arange(10), 4)
+    for wrong, point in enumerate(small_sweep(tmp_path)[1][2:4], 1):
+        named = shown.copy()
+        named[-wrong:] = 0  # one and two of four 9s are taken for 0s
+        scores = np.eye(10)[named]
+        folder = finish(tmp_path, point, 0.1, classes=count_classes(scores, shown))
+        np.savez(folder / "predictions.npz", scores=scores, labels=shown)
+    errors, confusion = classes.make_class_figures(build_table(tmp_path), Ledger(tmp_path))
+    assert errors.image[:3] == ([[0, 37.5]], ["capsnet · 1"], ["0", "9"])
+    assert errors.caption.endswith("Of 10 classes, the 2 with the largest errors: 0, 9.")
+    assert confusion.image[:2] == ([[100, 0, 0], [37.5, 62.5, 0]], ["0", "9"])
+    assert confusion.image[2] == ["0", "9", "others"]

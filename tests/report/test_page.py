@@ -11,7 +11,7 @@ from reported_cells import PROVENANCE, SWEEP, build_table, evaluate, finish, sma
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import page
 
-ALONE = frozenset({"meta", "link", "img", "br", "wbr"})
+ALONE = frozenset({"meta", "link", "img", "br", "wbr", "source"})
 
 
 class Parsed(HTMLParser):

@@ -38,3 +38,20 @@ def test_a_number_opens_its_cells_and_a_picture_its_own(browser: Any, address: s
     assert "c0ffee" in inner.text
     place = "const y = arguments[0].getBoundingClientRect().top; return 0 <= y && y < innerHeight"
     until(browser, lambda: browser.execute_script(place, inner))
+
+
+@pytest.mark.parametrize("width", [1300, 390])
+def test_the_answer_its_picture_and_the_table_follow_one_another_and_fit(
+    browser: Any, address: str, width: int
+) -> None:
+    size = {"width": width, "height": 2000, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(address)
+    names = (".answer", "#figure-table img", "#table table")
+    sentence, picture, table = (browser.find_element("css selector", name) for name in names)
+    assert sentence.text.startswith("Against cnn: capsnet · 1: ")
+    assert sentence.location["y"] < picture.location["y"] < table.location["y"] < 2000
+    shown = browser.execute_script("return arguments[0].naturalWidth", picture)
+    letters = 9 * picture.size["width"] / (shown / 200 * 72)  # pixels; drawn with 9 points
+    assert letters > 9
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width

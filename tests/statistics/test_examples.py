@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from capsweep.statistics.examples import (
     Disagreement,
     bootstrap_interval,
+    count_classes,
+    count_confusions,
     count_disagreement,
     find_worst,
     find_wrong,
@@ -53,6 +55,17 @@ def test_two_classes_are_right_only_when_both_are_highest() -> None:
     scores = np.array([[0.9, 0.8, 0.1], [0.8, 0.9, 0.1], [0.9, 0.1, 0.8]])
     for labels in ([[0, 1]] * 3, [[1, 0]] * 3):
         assert find_wrong(scores, np.array(labels)).tolist() == [False, False, True]
+
+
+def test_classes_are_counted_as_shown_missed_and_predicted() -> None:
+    scores = np.array([[3, 1, 2, 0], [3, 1, 2, 0], [0, 1, 2, 3]])
+    labels_M, labels_ML = np.array([0, 2, 2]), np.array([[0, 1], [2, 0], [3, 2]])
+    one = {"examples": [1, 0, 2, 0], "missed": [0, 0, 2, 0], "predicted": [2, 0, 0, 1]}
+    assert count_classes(scores, labels_M) == one
+    two = {"examples": [2, 1, 2, 1], "missed": [0, 1, 0, 0], "predicted": [2, 0, 3, 1]}
+    assert count_classes(scores, labels_ML) == two
+    rows = [[1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0]]
+    assert count_confusions(scores, labels_M).tolist() == rows
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ def test_a_larger_count_of_seeds_keeps_the_earlier_ones(
 
 def test_keys_of_the_network_go_to_arms_that_route_and_all_others_to_all(ablation: Sweep) -> None:
     typed = [f"{WEIGHT}=0", "batch_size=16,32", "model=capsnet", "experiment=digits"]
+    typed.append("loss.class_weight=balanced")  # which every network takes
     for overrides in (typed, typed[::-1]):
         chosen = choices.apply_words(ablation, {}, overrides)
         assert space(chosen, "capsnet") == {
@@ -105,7 +106,7 @@ def test_keys_of_the_network_go_to_arms_that_route_and_all_others_to_all(ablatio
         }  # fmt: skip
         assert space(chosen, "cnn") == {"batch_size": (16, 32)}
         assert "model=capsnet" in fixed(chosen, "capsnet")
-        assert "model=cnn_small" in fixed(chosen, "cnn")
+        assert {"model=cnn_small", "loss.class_weight=balanced"} <= {*fixed(chosen, "cnn")}
         assert f"{WEIGHT}=0" not in fixed(chosen, "cnn")
         assert fixed(chosen, "cnn").count("experiment=digits") == 1
         assert chosen.rows[-1] == "batch_size"

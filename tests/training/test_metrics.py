@@ -77,6 +77,7 @@ def test_of_two_classes_both_must_be_the_most_active_and_each_drawing_counts_onc
     labels_BL = torch.tensor([[1, 0], [0, 2], [2, 3], [3, 2]])
     same_BLCHW = torch.tensor([[make_image(1, 1, 0, 0), make_image(0, 0, 1, 1)]] * 4)
     both = {"test/loss": 1, "test/error": 0.5, "test/at_least_one": 0.75}
+    both["test/balanced_error"] = (0 / 2 + 0 / 1 + 2 / 3 + 1 / 2) / 4  # missed of shown, by class
     for targets in (None, same_BLCHW):
         assert measure_updates((losses_of(scores_BN), batch_of(labels_BL, targets))) == both
     drawn = (losses_of(scores_BN, drawn=same_BLCHW), batch_of(labels_BL, same_BLCHW))
@@ -89,10 +90,12 @@ def test_of_two_classes_both_must_be_the_most_active_and_each_drawing_counts_onc
 
 
 def test_images_of_one_class_have_nothing_that_only_several_have() -> None:
-    scores_BN = torch.tensor([[9.0, 0, 0, 0], [0, 9, 0, 0]])
-    losses = losses_of(scores_BN, 1.5, torch.ones(2, 1, 1, 2, 2))
-    means = measure_updates((losses, batch_of(torch.tensor([0, 0]))))
-    assert means == {"test/loss": 1.5, "test/error": 0.5, "test/reconstruction": 3.0}
+    scores_BN = torch.tensor([[9.0, 0, 0, 0], [0, 9, 0, 0], [5, 0, 0, 5], [9, 0, 0, 0]])
+    losses = losses_of(scores_BN, 1.5, torch.ones(4, 1, 1, 2, 2))
+    means = measure_updates((losses, batch_of(torch.tensor([0, 0, 0, 2]))))
+    # Of three images of class 0 one is missed, of one of class 2 too; the others have no image.
+    balanced = {"test/balanced_error": pytest.approx((1 / 3 + 1) / 2)}
+    assert means == {"test/loss": 1.5, "test/error": 0.5, "test/reconstruction": 3.0} | balanced
 
 
 def test_means_are_over_images_however_they_are_batched() -> None:
@@ -114,6 +117,6 @@ def test_means_are_over_images_however_they_are_batched() -> None:
         return measure_updates(*updates)
 
     whole = in_batches_of(count)
-    assert len(whole) == 5
+    assert len(whole) == 6
     for sizes in ((29, 1), (1,) * count, (10, 3, 17)):
         assert in_batches_of(*sizes) == pytest.approx(whole, abs=1e-7)

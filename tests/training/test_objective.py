@@ -5,14 +5,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
+from capsweep.data.images import PreparedSplits
+from capsweep.errors import ConfigError
 from capsweep.model.losses import spread_loss
 from capsweep.training import build
+from capsweep.training.module import CapsuleTask
 from capsweep.training.step import Losses, Objective
 
 WEIGHT = 0.01
@@ -78,6 +81,46 @@ def test_two_classes_are_a_decision_each_for_a_network_of_logits(
     target_BN = F.one_hot(pairs.labels, 10).sum(dim=1).float()
     expected = F.binary_cross_entropy_with_logits(network(pairs.images_BCHW).scores_BN, target_BN)
     torch.testing.assert_close(losses.total, expected)
+
+
+def weigh(config: Any, weights: Any, trained_N: Tensor | None = None) -> tuple[nn.Module, Any, Any]:
+    """A network in evaluation, its objective without weights, and the one with weights."""
+    network, plain = make_network(config)
+    task = CapsuleTask(network, plain, None, {**config, "loss": {"class_weight": weights}})
+    build.weigh_classes(task, PreparedSplits({}, {}, trained_N), torch.device("cpu"))
+    return network.eval(), plain, task.objective
+
+
+@pytest.mark.parametrize("loss", ["margin", "spread", "cross_entropy", "binary_cross_entropy"])
+def test_a_class_weighs_in_every_loss_as_in_the_cross_entropy_of_torch(
+    loss: str, small_cell: Callable[..., Cell]
+) -> None:
+    model = "model=cnn_small" if "cross" in loss else "loss.reconstruction.weight=0"
+    weights = torch.tensor([1.0, 3.0, *[0.5] * 8])
+    network, plain, weighted = weigh(small_cell(f"loss={loss}", model).config, weights.tolist())
+    images_BCHW, labels = torch.rand(4, 1, 28, 28), torch.tensor([0, 1, 1, 7])
+    alone = [Batch(images_BCHW[i : i + 1], labels[i : i + 1]) for i in range(4)]
+    losses = torch.stack([plain(network, batch).total for batch in alone])
+    expected = (weights[labels] * losses).sum() / 7.5
+    torch.testing.assert_close(weighted(network, Batch(images_BCHW, labels)).total, expected)
+    if loss == "cross_entropy":
+        logits_BN = network(images_BCHW).scores_BN
+        torch.testing.assert_close(F.cross_entropy(logits_BN, labels, weights), expected)
+
+
+def test_balanced_weights_are_those_of_the_training_images_and_of_a_pair_their_mean(
+    config: Any, pairs: Batch
+) -> None:
+    trained_N = torch.arange(10).repeat(3)
+    trained_N[20:24] = 0
+    network, _, weighted = weigh(config, "balanced", trained_N)
+    expected = torch.tensor([30 / (10 * count) for count in (6, *[2] * 3, *[3] * 6)])
+    torch.testing.assert_close(weighted.class_weight_N, expected)
+    _, plain, even = weigh(config, [2.0] * 10)
+    torch.testing.assert_close(even(network, pairs).total, plain(network, pairs).total)
+    for labels, why in ((None, "shards"), (trained_N[trained_N != 7], "class 7 has no image")):
+        with pytest.raises(ConfigError, match=f"^loss.class_weight=balanced.*{why}; set a list"):
+            weigh(config, "balanced", labels)
 
 
 def test_a_step_has_the_margin_of_its_place_and_an_evaluation_the_last() -> None:

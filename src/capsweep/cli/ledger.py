@@ -46,13 +46,10 @@ def run_ls(parsed: argparse.Namespace) -> None:
     """Print the chosen cells, one on each line with the newest last; with --json, print JSON."""
     ledger = open_ledger(parsed)
     settings = [text for text in parsed.filters if "=" in text]
-    if any(text.startswith("status=") for text in settings):
-        raise UserError("status: not a setting of a cell; type --status done, or another status")
     prefixes = [text for text in parsed.filters if "=" not in text] or [""]
     names = {name for prefix in prefixes for name in ledger.list_signatures(prefix)}
     listed = listing.list_cells(ledger, sorted(names))
-    chosen = listing.select_cells(listed, settings) if settings else listed
-    cells = [cell for cell in chosen if parsed.status in (None, cell.entry.status)]
+    cells = listing.select_cells(listed, settings)
     if parsed.json:
         content = [_as_json(cell.signature, cell.entry) | cell.to_plain() for cell in cells]
         print(json.dumps(content, indent=1))
@@ -199,22 +196,23 @@ def run_rm(parsed: argparse.Namespace) -> None:
 
 
 def run_release(parsed: argparse.Namespace) -> None:
-    """Remove the claim of a run whose machine is gone.
-
-    The claim of a process that runs on this machine stays, and the command ends with an error. A
-    process on another machine is not checked.
-    """
+    """Remove the claim of a run whose machine is gone; stop with an error if the run continues."""
     ledger = open_ledger(parsed)
     claims = ledger.read_claims()  # empty for an object store
     if (signature := parsed.signature) not in claims:  # a claimed cell may have no folder yet
         signature = find_signature(ledger, signature)
     if (claim := claims.get(signature)) is None:
         raise UserError(f"{signature}: no process has claimed this cell; nothing to release")
-    if claim.owner.is_alive:
-        raise UserError(f"{signature} is being run by {claim.owner}; stop that process first")
+    owner = claim.owner
+    if not (owner.is_alive or owner.is_dead):
+        print(f"waiting {lease.LEASE_SECONDS:.0f} s for a sign of life of {owner}", flush=True)
     assert ledger.disk is not None
-    lease.remove_claims(ledger.disk, signature)
-    print(f"released {signature} from {claim.owner}")
+    try:
+        lease.check_dead(ledger.disk, claim)
+    except lease.ClaimedElsewhereError as error:
+        raise UserError(f"{error}; stop that process first") from error
+    lease.remove_dead_claim(ledger.disk, claim)
+    print(f"released {signature} from {owner}")
 
 
 def run_gc(parsed: argparse.Namespace) -> None:

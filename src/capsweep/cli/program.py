@@ -15,12 +15,11 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, get_args
+from typing import Any, NoReturn, TypeAlias
 
 from capsweep import __version__
 from capsweep.config import words
 from capsweep.errors import UserError
-from capsweep.ledger.causes import Status
 from capsweep.runtime import terminal
 from capsweep.storage.scratch import make_scratch_prefix
 
@@ -78,9 +77,8 @@ SYNC = (
 )
 PLAN = (_switch("--calibrate", "time 20 training steps of each network without estimate"), JSON)
 REPORT = (_switch("--publish", "rewrite the answer NAME.md beside the file NAME.yaml"), JSON)
-STATUS = _option("--status", "only cells with this status", choices=get_args(Status))
 FILTERS = _option(
-    "filters", "settings or first characters: dataset=digits sweep=ablation ab", nargs="*"
+    "filters", "settings, states or first characters: seed=0 status=failed ab", nargs="*"
 )
 CELL = _option("cell", "a signature, or overrides such as routing.num_iters=2", nargs="+")
 PAIR = _option("signature", "two cells, by first characters of their signatures", nargs=2)
@@ -107,7 +105,7 @@ COMMANDS = {
     "doctor": ("check packages, folders and devices, and say how to fix each fault", []),
 }
 LEDGER = {
-    "ls": ("list cells, one on a line, the newest last", [FILTERS, STATUS, JSON]),
+    "ls": ("list cells, one on a line, the newest last", [FILTERS, JSON]),
     "show": ("print everything that is known of a cell", [SIGNATURE, JSON]),
     "why": ("print the keys in which a cell differs from the nearest finished cell", [CELL]),
     "compare": ("compare two cells on the same test examples", [PAIR]),

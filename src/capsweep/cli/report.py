@@ -4,6 +4,8 @@ The command `capsweep sweep` does the same at its end.
 """
 
 import argparse
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import formatted_table, page, publish, render, table
+from capsweep.report import answer, formatted_table, page, publish, render, table
 from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
 from capsweep.runtime import terminal
@@ -57,8 +59,8 @@ def run_report(parsed: argparse.Namespace) -> int:
     report = make_report(sweep, points)
     is_written = write_and_print(report, console, parsed.json)
     if parsed.publish:
-        answer = publish.publish_answer(report.table, report.ledger)
-        console.out(f"published: {answer}")
+        published = publish.publish_answer(report.table, report.ledger)
+        console.out(f"published: {published}")
     return 0 if is_written else 1
 
 
@@ -97,6 +99,10 @@ def write_and_print(report: SweepReport, console: Console, as_json: bool = False
         _print_report(report, console)
     if not report.is_empty:
         console.out(f"report: {fault or path}")
+        runs = report.places.storage / "wandb"
+        if any(runs.glob("offline-run-*")):
+            command = shlex.join([f"{Path(sys.executable).parent}/wandb", "leet", str(runs)])
+            console.out(f"W&B: the page has all curves; to look at the offline runs: {command}")
     return fault is None
 
 
@@ -111,7 +117,7 @@ def _write_files(report: SweepReport, folder: Path) -> None:
 
 
 def _print_report(report: SweepReport, console: Console) -> None:
-    """Print the question, the warnings, the table, and the notes below the table."""
+    """Print the question, the warnings, the answer, the table, and the notes below the table."""
     sweep = report.table.sweep
     for text in (sweep.question, *report.formatted.warnings):
         terminal.print_paragraph(console, text)
@@ -119,6 +125,8 @@ def _print_report(report: SweepReport, console: Console) -> None:
         cure = f"`make ledger ARGS='ls sweep={sweep.name}'` lists cells with other settings"
         console.out(f"{sweep.report_name}: no cell is finished; {cure}")
         return
+    for sentence in answer.shorten_sentences(answer.list_sentences(report.table)):
+        terminal.print_paragraph(console, sentence)
     terminal.print_table(console, render.render_terminal(report.formatted))
     for note in report.formatted.notes:
         terminal.print_paragraph(console, note)

@@ -5,8 +5,10 @@ sweeps that run as jobs.
 """
 
 import argparse
+import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +25,10 @@ from capsweep.sweep.spec import Sweep
 if TYPE_CHECKING:  # it imports Ray
     from capsweep.cluster.client import Jobs, SweepJob
 
-# The exit status of Ctrl-C, so that a script that waits for the sweep stops too.
-DETACHED = STOPPED = 130
+STOPPED = 130  # exit status of Ctrl-C, so that a script that waits for the sweep stops too
 KILLED = 128  # plus the number of the signal, as in a shell
+LONGEST = 300  # most characters of a printed line of a job's output
+COUNTS = re.compile(r"\[\d+ done, .*?\]|^\d+ (?:cell|trial)s?[:,] .*", re.MULTILINE)
 
 
 def run_sweep(parsed: argparse.Namespace) -> int:
@@ -155,9 +158,14 @@ def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, A
         print(f"  it runs other code than yours; to run yours, first type: capsweep stop {job.id}")
     if not parsed.detach:
         return watch_job(jobs, job)
-    place = f"SWEEP={job.id} RAY_ADDRESS={jobs.address}"
+    place = _name_job(jobs, job)
     print(f"make attach {place}  (prints its output; make status and stop take the same words)")
     return 0
+
+
+def _name_job(jobs: "Jobs", job: "SweepJob") -> str:
+    """Return the words that name a job after `make attach`, `make status` and `make stop`."""
+    return f"SWEEP={job.id} RAY_ADDRESS={jobs.address}"
 
 
 def _check_executor(parsed: argparse.Namespace, cluster: Mapping[str, Any]) -> None:
@@ -185,9 +193,14 @@ def _open_named_jobs(parsed: argparse.Namespace) -> "Jobs":
 
 
 def run_attach(parsed: argparse.Namespace) -> int:
-    """Print the output of a sweep's job until the job ends, and return the exit status."""
+    """Print the output of a sweep's job until the job ends, and return the exit status.
+
+    Ctrl-C is the usual end of this command, so the status is then 0, and make prints no error.
+    """
     jobs = _open_named_jobs(parsed)
-    return watch_job(jobs, driver.find_job(jobs, parsed.sweep))
+    with suppress(KeyboardInterrupt):
+        return watch_job(jobs, driver.find_job(jobs, parsed.sweep))
+    return 0
 
 
 def run_stop(parsed: argparse.Namespace) -> None:
@@ -206,11 +219,12 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
     """Print the output of a job until the job ends.
 
     Returns:
-        DETACHED after Ctrl-C, STOPPED if the job was stopped, KILLED plus the number of the signal
-        that killed the driver, else the exit status of the driver.
+        STOPPED if the job was stopped, KILLED plus the number of the signal that killed the driver,
+        else the exit status of the driver.
 
     Raises:
         ConfigError: The driver could not start; the message says why.
+        KeyboardInterrupt: Ctrl-C was typed; the job continues.
     """
 
     def say(text: str) -> None:
@@ -220,8 +234,8 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
         say(f"attached to {jobs.address}; Ctrl-C detaches")
         ended = driver.follow_job(jobs, job, partial(print, end="", flush=True), say)
     except KeyboardInterrupt:
-        say("detached; the sweep continues; type make attach, make status or make stop")
-        return DETACHED
+        say(f"detached; the sweep continues; this stops it: make stop {_name_job(jobs, job)}")
+        raise
     if ended.details.status == "STOPPED":
         say("the job was stopped; type the same command again to continue")
         return STOPPED
@@ -235,19 +249,23 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
 
 
 def run_status(parsed: argparse.Namespace) -> None:
-    """Print two lines for each job of a cluster that runs or ran a sweep.
+    """Print the state of each job of a cluster that runs or ran a sweep, and the end of its output.
 
-    The lines are the state of the job, and the last line of its output. If the user named a sweep
-    or a job, they are printed only for the job that `driver.find_job` returns.
+    For a running job, the lines with the newest numbers of cells or trials are also printed. If the
+    user named a sweep or a job, only the job that `driver.find_job` returns is described.
     """
     jobs = _open_named_jobs(parsed)
     chosen = jobs.list_sweeps() if parsed.sweep is None else [driver.find_job(jobs, parsed.sweep)]
     for job in chosen:
         state, status = job.details.status.lower(), job.details.driver_exit_code
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.details.start_time / 1000))
-        lines = [line.strip() for line in jobs.read_log(job.id).splitlines() if line.strip()]
-        last = driver.find_obstacle(job) or (lines or ["no output yet"])[-1][:300]
+        log = jobs.read_log(job.id)
+        lines = [line.strip() for line in log.splitlines() if line.strip()] or ["no output yet"]
+        last = driver.find_obstacle(job) or lines[-1][:LONGEST]
+        found = [] if job.has_ended else COUNTS.findall(log)
+        newest = {line.startswith("["): line for line in found}  # of the sweep; of this command
         print(f"{job.id}: {state}{f' (exit status {status})' if status else ''}, submitted {when}")
-        print(f"  {last}")
+        for line in dict.fromkeys([*newest.values(), last]):
+            print(f"  {line}")
     if not chosen:
         print(f"{jobs.address} has no job of a sweep")

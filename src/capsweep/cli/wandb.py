@@ -9,10 +9,11 @@ from capsweep.cli.ledger import find_storage, open_ledger
 from capsweep.config import places
 from capsweep.config.cell import get
 from capsweep.errors import UserError
+from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.listing import find_signature
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
-from capsweep.tracking import mode, upload
+from capsweep.tracking import content, mode, upload
 from capsweep.tracking.upload import SweepView, Sync, SyncResult
 
 if TYPE_CHECKING:
@@ -30,11 +31,19 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
     config = points[0].cell.config
     logger = config["logger"]
     if logger["name"] != "wandb":
-        raise UserError("logger=csv: the cells of this sweep are not in W&B; type logger=wandb")
-    points = more_seeds.load(places.resolve(config["places"]), sweep).add_points(points)
+        why = f"logger={logger['name']}: the cells of this sweep are not in W&B"
+        raise UserError(f"{why}; type logger=wandb")
+    node = places.resolve(config["places"])
+    points = more_seeds.load(node, sweep).add_points(points)
     view = _make_view(sweep, points)
-    place = (logger["entity"], logger["project"])
-    print(upload.send_workspace(view, *place, parsed.url))
+    labels = expand.make_labels(sweep, [point for point in points if not point.waits])
+    content.write_columns(node.storage, sweep.name, labels)
+    print(upload.send_workspace(view, logger["entity"], logger["project"], parsed.url))
+    server = mode.read_server_url()
+    unsynced = upload.find_unsynced(Ledger(node.ledger), node.storage, server, view.cells).waiting
+    if unsynced:
+        lacking = f"{count_of(len(unsynced), 'cell')} or their columns are not at {server}"
+        terminal.print_aside(f"{lacking}; make wandb-sync uploads them")
 
 
 def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
@@ -48,9 +57,11 @@ def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
     differing = [k for k in keys if len({p.coordinate(k) for p in points} - {None}) > 1]
     groups = {k for k in differing if any(isinstance(get(c, k), Mapping) for c in configs)}
     return SweepView(
+        sweep=sweep.name,
         title=sweep.report_name,
         cells=list(dict.fromkeys(point.cell.signature for point in known)),
-        axes=[f"{key}.name" if key in groups else key for key in differing],
+        keys=[f"{key}.name" if key in groups else key for key in differing],
+        axes=[key for key in differing if any(key in point.axes for point in points)],
         metric=sweep.metric,
     )
 

@@ -66,6 +66,7 @@ NEUTRAL: Mapping[str, Any] = {
     "model.head": "length",
     "model.votes.shared": False,
     "dataset.reader.axes": "chw",
+    "loss.class_weight": None,
 }
 
 # Current path and first path of each `_target_` that moved. A cell is hashed and stored with the
@@ -205,10 +206,13 @@ class Cell:
     def with_mode(self, mode: str) -> "Cell":
         """Return a copy of the cell with a fixed mode of W&B: "online", "offline" or "none".
 
-        Workers then use this mode and do not decide it again. "none" switches W&B off.
+        Workers then use this mode and do not decide it again. "none" switches W&B off. Other
+        loggers have no mode.
         """
-        logger = {"name": "csv"} if mode == "none" else {"mode": mode}
-        return Cell({**self.config, "logger": self.config["logger"] | logger}, self.overrides)
+        logger = self.config["logger"]
+        if logger["name"] == "wandb":
+            logger = logger | ({"name": "csv"} if mode == "none" else {"mode": mode})
+        return Cell({**self.config, "logger": logger}, self.overrides)
 
     def to_json(self) -> str:
         """Write the cell as JSON, for a worker on another node."""

@@ -20,8 +20,8 @@ from capsweep.errors import ConfigError
 
 # Keys that take text or a number: only their bound is checked, not their type.
 UNTYPED = ("resources.gpu", "trainer.devices", "logger.every_n_steps", "cluster.jobs")
-# Keys that take null or a number. Numbers become floats, so that 0 and 0.0 are one setting.
-REAL_OR_NULL = ("stop_accuracy", "model.initial.bias", "optim.clip_norm")
+# Keys that take null, numbers or a word. Numbers become floats, so that 0 and 0.0 are one setting.
+REAL_OR_NULL = ("stop_accuracy", "model.initial.bias", "optim.clip_norm", "loss.class_weight")
 TYPES = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
 LARGEST = 2**63 - 1  # larger whole numbers are inexact in many programs; some programs fail
 LARGEST_SIZE = 10**9  # largest number at a key of `model`
@@ -30,7 +30,7 @@ LARGEST_SIZE = 10**9  # largest number at a key of `model`
 VIEWPOINTS: Mapping[str, Sequence[int]] = {"elevation": range(9), "azimuth": range(0, 36, 2)}
 
 # Metrics of each split of the data; each configuration measures some of them.
-METRICS = ("loss", "error", "reconstruction", "at_least_one", "segmentation")
+METRICS = ("loss", "error", "balanced_error", "reconstruction", "at_least_one", "segmentation")
 # The reductions over classes that these losses allow; the first is the default.
 REDUCTIONS = {"margin": ("sum", "half_mean"), "spread": ("sum", "mean")}
 
@@ -65,11 +65,15 @@ def _matches(pattern: str) -> Callable[[Any], bool]:
 TESTS: Mapping[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
     "auto": lambda value: value == "auto",
+    "balanced": lambda value: value == "balanced",
     "true": lambda value: value is True,
     "false": lambda value: value is False,
     "a finite number": is_real,
     "a whole number >= 1": _is_count,
     "a list of whole numbers >= 1": _are_counts,
+    "a list of numbers > 0": lambda value: (
+        isinstance(value, list) and all(is_real(number) and number > 0 for number in value)
+    ),
     "whole numbers >= 1": lambda value: _is_count(value) or _are_counts(value),
     "0 to 1, a share of one GPU": lambda value: is_real(value) and 0 <= value <= 1,
     "1, since a sweep spreads its cells over devices, not the batches of a cell": (
@@ -190,6 +194,8 @@ def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, 
 def _fit_type(key: str, value: Any, default: Any) -> Any:
     """Convert a value to the type of the key's default; raise ConfigError if that is impossible."""
     if default is None or key in UNTYPED:
+        if key in REAL_OR_NULL and isinstance(value, list):
+            return [float(number) if _is_number(number) else number for number in value]
         return float(value) if key in REAL_OR_NULL and _is_number(value) else value
     if isinstance(default, list) and isinstance(value, list):
         if not default:
@@ -211,8 +217,8 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
 
     Whether a network can use the routing is not checked here; the network itself checks it.
     """
-    model, loss = config["model"], config["loss"]
-    name, classes = loss["name"], loss["classification"]
+    model, loss, dataset = config["model"], config["loss"], config["dataset"]
+    name, classes, weights = loss["name"], loss["classification"], loss["class_weight"]
     known = REDUCTIONS.get(name, ())
     lr, floor = get(config, "optim.optimizer.lr"), get(config, "optim.schedule.floor")
     if not model.get("routes") and not is_on_logits(loss):
@@ -223,6 +229,9 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"model.head=linear gives logits, loss={name} needs lengths; set loss=cross_entropy"
     if known and classes.get("reduction", known[0]) not in known:
         yield f"loss.classification.reduction must be one of {', '.join(known)} for loss={name}"
+    if isinstance(weights, list) and len(weights) != (wanted := dataset["num_classes"]):
+        number = f"{wanted} numbers, one for each class of dataset={dataset['name']}"
+        yield f"loss.class_weight must be {number}, got {len(weights)}; or set it to balanced"
     if "absent" in classes and classes["absent"] >= classes["present"]:
         yield "loss.classification.absent must be below loss.classification.present"
     if "first" in classes and classes["first"] > classes["last"]:

@@ -287,11 +287,15 @@ class PreparedSplits(dict[str, Any]):
         parts: For each split, the object that makes its batches, by name of the split.
         digests: The sha256 of the examples from which the splits were prepared, by name; see
             `Splits.digests`.
+        trained_N: The labels [N] of the examples from which training batches are made; None if the
+            examples are in shards.
     """
 
-    def __init__(self, parts: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+    def __init__(
+        self, parts: Mapping[str, Any], digests: Mapping[str, str], trained_N: Tensor | None = None
+    ) -> None:
         super().__init__(parts)
-        self.digests = dict(digests)
+        self.digests, self.trained_N = dict(digests), trained_N
 
 
 def prepare_splits(
@@ -345,4 +349,4 @@ def prepare_splits(
             f"dataset.image_shape is {list(image_shape)}, but dataset.batches makes images of "
             f"{shape}; correct one of them"
         )
-    return PreparedSplits(parts, splits.digests)
+    return PreparedSplits(parts, splits.digests, getattr(train, "labels_N", None))

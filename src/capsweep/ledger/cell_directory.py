@@ -12,6 +12,7 @@ from typing import IO, Any
 import yaml
 
 from capsweep.config.cell import Cell
+from capsweep.config.package_files import CHANGES
 from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import STOPPED, Ledger, folder_of
 from capsweep.ledger.records import Provenance
@@ -26,6 +27,12 @@ from capsweep.storage.files import (
 from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.storage.stores import Bucket
 
+<<<<<<< HEAD
+=======
+RESUME = "resume.ckpt"
+EARLIER = (RESULT, FAILURE, STOPPED, CHANGES)  # files of an earlier run that a new run removes
+
+>>>>>>> main
 
 class CellDirectory:
     """The folder of a cell, with methods that write its files.
@@ -51,15 +58,22 @@ class CellDirectory:
         """
         return self.path / RESUME
 
-    def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
-        """Write config.yaml and provenance.json.
+    def start(self, cell: Cell, provenance: Mapping[str, Any], changes: str = "") -> None:
+        """Write config.yaml, provenance.json and, if there are changes, changes.diff.
 
-        The files that say how an earlier run ended (result.json, error.txt and stopped.json) are
-        removed first.
+        The files that say how an earlier run ended (result.json, error.txt and stopped.json), and
+        its changes.diff, are removed first.
+
+        Args:
+            cell: The cell.
+            provenance: The content of provenance.json.
+            changes: The uncommitted changes of the checkout (`package_files.read_checkout`).
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        for stale in (RESULT, FAILURE, STOPPED):
+        for stale in EARLIER:
             remove_path(self.path / stale)
+        if changes:
+            write_text(self.path / CHANGES, changes)
         write_text(self.path / "config.yaml", yaml.safe_dump(cell.science, sort_keys=True))
         write_json(self.path / "provenance.json", provenance)
 
@@ -203,15 +217,15 @@ class StagedDirectory(CellDirectory):
         self.attempt = secrets.token_hex(8)
         super().__init__(scratch / f"{make_scratch_prefix(signature)}{self.attempt}")
 
-    def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
-        """Write config.yaml and provenance.json; fetch the checkpoint if the store has one."""
-        super().start(cell, provenance)
-        self.store.remove(f"{self.folder}/{FAILURE}")
-        self.store.remove(f"{self.folder}/{STOPPED}")
+    def start(self, cell: Cell, provenance: Mapping[str, Any], changes: str = "") -> None:
+        """Write the first files, as on a disk, and fetch the checkpoint if the store has one."""
+        super().start(cell, provenance, changes)
+        for stale in (FAILURE, STOPPED, CHANGES):
+            self.store.remove(f"{self.folder}/{stale}")
         with suppress(FileNotFoundError):
             name = f"{self.folder}/{RESUME}"
             write_atomically(self.resume_checkpoint, lambda file: self.store.copy_to(name, file))
-        self._show_files("config.yaml", "provenance.json")
+        self._show_files("config.yaml", "provenance.json", CHANGES)
 
     def _show_files(self, *names: str) -> None:
         """Copy files of this unfinished run to the store, if the cell has no earlier result."""

@@ -30,6 +30,7 @@ from capsweep.storage.scratch import identify_machine, read_start_time
 
 BEAT_SECONDS = 10.0  # time between two beats of an owner
 LEASE_SECONDS = 60.0  # a lease ends after this time without a beat; NFS may show beats late
+LOOK_SECONDS = 1.0  # time between two reads of a claim whose next beat is awaited
 SETTLED_SECONDS = 3600.0  # a file that was not changed for this time counts as abandoned
 NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,18})")  # see `claim_path`
 
@@ -142,12 +143,6 @@ def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | N
 def claim_path(ledger: Path, signature: str, generation: int) -> Path:
     """Return the path of a claim's file, `claims/SIGNATURE.GENERATION` in the ledger."""
     return ledger / "claims" / f"{signature}.{generation:06d}"
-
-
-def remove_claims(ledger: Path, signature: str) -> None:
-    """Remove all claims on a cell; the caller must know that the claims' owners have ended."""
-    for generation in _list_generations(ledger).get(signature, ()):
-        remove_path(claim_path(ledger, signature, generation))
 
 
 def remove_dead_claim(ledger: Path, claim: Claim) -> None:
@@ -308,3 +303,19 @@ class LeaseMonitor:
             self._seen[claim.signature] = (claim, now)
             return False
         return now - since >= LEASE_SECONDS
+
+
+def check_dead(ledger: Path, claim: Claim) -> None:
+    """Check that the owner of a claim has ended, or writes no beat for LEASE_SECONDS.
+
+    If the owner may run on another machine, its next beat is awaited for LEASE_SECONDS.
+
+    Raises:
+        ClaimedElsewhereError: If the owner runs, or another process took the cell over.
+    """
+    monitor, newest = LeaseMonitor(), claim
+    while not monitor.is_dead(claim):
+        if claim.owner.is_alive or newest.last_sign != claim.last_sign:
+            raise ClaimedElsewhereError(f"cell {claim.signature} is being run by {newest.owner}")
+        time.sleep(LOOK_SECONDS)
+        newest = read_claim(ledger, claim.signature) or claim  # None: its owner has released it

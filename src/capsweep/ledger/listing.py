@@ -28,9 +28,9 @@ class ListedCell:
     Attributes:
         signature: The signature of the cell.
         entry: The state of the cell.
-        leaves: The settings of the cell by dotted key: its science, `dataset.source`, `sweep` and
-            `arm`. `sweep` is the name of the sweep that trained the cell, or "train" if there was
-            none. The mapping is empty if nothing was recorded.
+        leaves: The settings of the cell by dotted key: its science, `dataset.source`, `sweep`,
+            `arm` and `status`. `sweep` is the name of the sweep that trained the cell, or "train"
+            if there was none. `status` is the state of the cell.
         place: The place of the cell in the grid of the sweep, as a text without the seed; None: not
             recorded.
         date: When the cell finished, or when an unfinished cell started; None: not recorded.
@@ -99,13 +99,14 @@ def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
     if (science := provenance.get("science")) is None:
         science = stored_files.read_if_sound(partial(ledger.read_science, signature)) or {}
     tracking = provenance.get("tracking", {})
+    entry = ledger.judge(signature, entry, science) if science else entry
     origin = {"sweep": tracking.get("group"), "arm": tracking.get("job_type")}
     date = (entry.result or {}).get("finished") or provenance.get("started")
     name = tracking.get("name")  # name of the W&B run; None: the run has no name
     return ListedCell(
         signature=signature,
-        entry=ledger.judge(signature, entry, science) if science else entry,
-        leaves=flatten(science) | tracking.get("columns", {}) | origin,
+        entry=entry,
+        leaves=flatten(science) | tracking.get("columns", {}) | origin | {"status": entry.status},
         place=name and name.removesuffix(f" · seed {science.get('seed')}"),
         date=None if date is None else datetime.fromisoformat(date),
     )

@@ -73,6 +73,7 @@ class Code(Record):
     capsweep: str | None = None  # version of the package
     commit: str | None = None  # commit of the checkout
     dirty: bool | None = None  # whether the checkout had uncommitted changes
+    changes: str = ABSENT  # name and size of the file with these changes
 
 
 class Duration(Record):
@@ -99,6 +100,7 @@ class Result(Record):
     data: Digests = ABSENT  # digest of each split of the data
     code: Code = ABSENT  # hashes of the code that trained the cell
     gpu_hours: NonNegative = ABSENT  # total hours, multiplied by the cell's number or share of GPUs
+    classes: dict[str, list[Count]] = ABSENT  # test images by class, see examples.count_classes
     first_activations: dict[str, dict[str, float]] = ABSENT  # layer -> quantile -> activation
     finished: Date = ABSENT  # when the cell finished
     attempt: str = ABSENT  # in an object store: name of the folder with the cell's files
@@ -179,6 +181,12 @@ class Mark(Record):
 
     digest: str  # hash of the content
     server: str  # URL of the W&B server
+
+
+class Columns(Record):
+    """The columns of W&B runs: by the signature of a cell, the value of each column."""
+
+    __pydantic_extra__: dict[str, dict[str, JsonValue]] = Field(init=False)  # pyright: ignore
 
 
 class Measurement(Record):

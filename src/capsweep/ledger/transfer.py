@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from capsweep.config.package_files import CHANGES
 from capsweep.errors import DamageError, DataError, UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, STOPPED, Entry, Ledger, folder_of, is_damaged
@@ -38,9 +39,15 @@ FAILED = {CONFIG, FAILURE, "provenance.json"}  # the files of a failed cell that
 RESULTS = {*FAILED, RESULT, METRICS}  # the files of a cell that tables need
 OPTIONAL = {
     WEIGHTS,
+<<<<<<< HEAD
     RESUME,
     "predictions.npz",
     POINTS,
+=======
+    "predictions.npz",
+    POINTS,
+    CHANGES,
+>>>>>>> main
     "metrics.csv",
 }  # may be left out of an export
 FOLDER = re.compile(rb"(?<![\w./:<~-])/(?:[\w.-]+/)+([\w.-]*)")  # a path in a text

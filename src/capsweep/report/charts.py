@@ -10,7 +10,7 @@ import io
 import json
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -29,7 +29,6 @@ LEGEND_LINE = 0.18  # inches that a line of the legend adds to a figure's height
 LETTERS = 9  # points, the size of letters
 TICKS = 6  # most ticks on an axis, so that their numbers do not overlap
 ROW = 0.22  # height in inches of a row in the figure of a table
-MOST_ACROSS = 3  # most panels side by side in the figure of a table
 DPI = 200
 SPREAD = 8.0  # a scale is logarithmic if largest value / smallest value is at least this
 OPTIONS: dict[Any, Any] = {
@@ -43,6 +42,12 @@ OPTIONS: dict[Any, Any] = {
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":")  # 4 lines and 7 colours have no common factor: 28 combinations
 MARKERS = "osD^vPX*<>"
+SEED, PUBLISHED, OTHER = "one seed", "published", "published, not comparable"
+MARKS: dict[str, dict[str, Any]] = {  # the looks of marks in the figure of a table
+    SEED: {"marker": ".", "markersize": 5, "color": "#555555"},
+    PUBLISHED: {"marker": "D", "markersize": 4, "color": COLOURS[1]},
+    OTHER: {"marker": "D", "markersize": 4, "color": COLOURS[1], "fillstyle": "none"},
+}
 GAP = 4  # pixels between pictures
 SIDE = 112  # pixels, the approximate length of the longer side of a drawn image
 SCALED = "standardised inputs are scaled to their own range, of stereo images the first is shown"
@@ -89,17 +94,32 @@ class Mark:
 
 
 @dataclass(frozen=True)
+class PanelRow:
+    """A row of a table in one panel of the table's figure.
+
+    Attributes:
+        place: The index of the row from the top.
+        mean: The mean and both ends of its interval; None if some seeds lack the metric.
+        marks: The numbers that are drawn as marks, by their kind, which is a key of MARKS.
+    """
+
+    place: int
+    mean: tuple[float, float, float] | None
+    marks: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
 class Panel:
     """One column of a table, drawn as a panel of the table's figure.
 
     Attributes:
         title: The text above the panel; empty if the table has only one column.
-        rows: For each row: its index from the top, its mean, and both ends of its interval.
+        rows: The rows that have results in this column.
         baseline: The mean of the baseline, drawn as a dotted line; None if there is no baseline.
     """
 
     title: str
-    rows: tuple[tuple[int, float, float, float], ...]
+    rows: tuple[PanelRow, ...]
     baseline: float | None
 
 
@@ -170,34 +190,97 @@ def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
     return figure
 
 
-def draw_panels(metric: str, keys: str, names: Sequence[str], panels: Sequence[Panel]) -> "Figure":
-    """Draw a panel for each column of a table: each row is a dot at its mean, with its interval.
+def draw_panels(
+    metric: str, keys: str, names: Sequence[str], panels: Sequence[Panel], most_across: int
+) -> "Figure":
+    """Draw a panel for each column of a table, with a line for each row, and a legend below.
 
-    The text `keys` is above the panels; `names` are the names of the rows.
+    Args:
+        metric: The metric of the table.
+        keys: A text above the panels.
+        names: The names of the rows, from the top.
+        panels: The columns of the table.
+        most_across: The largest number of panels side by side.
     """
     from matplotlib.figure import Figure
 
-    measure = metric_format.measure_of(metric)
-    across = min(len(panels), MOST_ACROSS)
+    across = min(len(panels), most_across)
     down = math.ceil(len(panels) / across)
-    size = (WIDTH * (1 + across) / 2, ROW + (0.8 + ROW * len(names)) * down)
-    figure = Figure(figsize=size, layout="constrained")
+    height = ROW + (0.8 + ROW * len(names)) * down + 3 * LEGEND_LINE
+    figure = Figure(figsize=(WIDTH * (1 + across) / 2, height), layout="constrained")
     figure.suptitle(keys, x=0.01, ha="left", fontsize=LETTERS, color="#555555", parse_math=False)
-    grid = figure.subplots(down, across, sharey=True, squeeze=False)
+    grid, handles = figure.subplots(down, across, sharey=True, squeeze=False), dict[str, Any]()
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     for axes, panel in zip(grid.flat, panels, strict=False):
-        place, mean, low, high = np.array(panel.rows).T * [[1], *[[measure.factor]] * 3]
-        bars, look = (mean - low, high - mean), {"fmt": "o", "markersize": 5, "capsize": 3}
-        axes.errorbar(mean, place, xerr=bars, color=COLOURS[0], **look)
-        if panel.baseline is not None:
-            axes.axvline(measure.factor * panel.baseline, color="#777777", linestyle=":")
+        handles |= _draw_panel(axes, panel, metric_format.measure_of(metric).factor)
         axes.set_title(panel.title, fontsize=LETTERS, parse_math=False)
         axes.set_xlabel(_label_metric(metric))
-        _set_scale(axes, "x", mean.tolist())
     grid[0, 0].set_yticks(range(len(names)), names, parse_math=False)
     grid[0, 0].set_ylim(len(names) - 0.5, -0.5)
+    _add_legend(figure, [*handles.values()], [*handles], columns=2)
     return figure
+
+
+def draw_matrix(
+    percents_RK: Sequence[Sequence[float]],
+    lines: Sequence[str],
+    columns: Sequence[str],
+    across: str,
+    down: str,
+    is_confusion: bool,
+) -> "Figure":
+    """Draw percentages as a matrix of numbers on colours: the larger, the darker.
+
+    Args:
+        percents_RK: The percentages.
+        lines: A name for each line.
+        columns: A name for each column.
+        across: What the columns are.
+        down: What the lines are.
+        is_confusion: Whether the diagonal, which has the right predictions, has no colour.
+    """
+    from matplotlib.figure import Figure
+
+    shown_RK = np.array(percents_RK)
+    coloured_RK = np.where(np.eye(*shown_RK.shape, dtype=bool) & is_confusion, 0, shown_RK)
+    figure = Figure(figsize=(WIDTH, 1 + 0.28 * len(lines)), layout="constrained")
+    axes = figure.subplots()
+    most = max(coloured_RK.max(), 1)
+    axes.imshow(coloured_RK, cmap="Oranges", vmin=0, vmax=1.5 * most, aspect="auto")
+    for (line, column), percent in np.ndenumerate(shown_RK):
+        text = f"{percent:.1f}" if 0 < percent < 9.95 else f"{percent:.0f}"
+        text = "" if is_confusion and percent == 0 else text
+        axes.text(column, line, text, ha="center", va="center", fontsize=LETTERS - 2)
+    turned = 90 if max(map(len, columns)) > 3 else 0
+    axes.set_xticks(range(len(columns)), columns, rotation=turned, parse_math=False)
+    axes.set_yticks(range(len(lines)), lines, parse_math=False)
+    axes.set(xlabel=across, ylabel=down)
+    axes.grid(visible=False)
+    return figure
+
+
+def _draw_panel(axes: "Axes", panel: Panel, factor: float) -> dict[str, Any]:
+    """Draw the rows of a panel, and return what was drawn, by its text in the legend."""
+    handles = {}
+    for kind, look in MARKS.items():
+        below = 0.3 if kind == SEED else 0.0  # so that the bar of the interval hides no seed
+        points = [(row.place + below, x) for row in panel.rows for x in row.marks.get(kind, ())]
+        if points:
+            places, values = np.array(points).T
+            (handles[kind],) = axes.plot(factor * values, places, linestyle="", **look)
+    means = {row.place: row.mean for row in panel.rows if row.mean is not None}
+    if means:
+        mean, low, high = factor * np.array([*means.values()]).T
+        bars, look = (mean - low, high - mean), {"fmt": "o", "markersize": 5, "capsize": 3}
+        line = axes.errorbar(mean, [*means], xerr=bars, color=COLOURS[0], **look)
+        handles["mean, 95 % interval"] = line
+    if panel.baseline is not None:
+        line = axes.axvline(factor * panel.baseline, color="#777777", linestyle=":")
+        handles["mean of the baseline"] = line
+    seeds = [value for row in panel.rows for value in row.marks[SEED]]
+    _set_scale(axes, "x", [mean for mean, _, _ in means.values()] or seeds)
+    return handles
 
 
 def _label_metric(metric: str) -> str:
@@ -214,10 +297,13 @@ def _make_figure(names: int) -> "tuple[Figure, Axes]":
     return figure, figure.subplots()
 
 
-def _add_legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
+def _add_legend(
+    figure: "Figure", handles: Sequence[Any], names: Sequence[str], columns: int = 1
+) -> None:
     """Put a legend below the panel; a `$` in a name is printed, not read as mathematics."""
     labels = [f" {name}" for name in names]  # matplotlib would leave out a name that begins with _
-    box = figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=LETTERS)
+    look = {"loc": "outside lower left", "frameon": False, "fontsize": LETTERS}
+    box = figure.legend(handles, labels, ncols=columns, **look)
     for text in box.get_texts():
         text.set_parse_math(False)
 

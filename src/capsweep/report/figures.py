@@ -12,12 +12,13 @@ from typing import Any
 
 from capsweep.report import charts
 from capsweep.report.cells import TableCell
-from capsweep.report.charts import Curve, Mark, Panel
+from capsweep.report.charts import Curve, Mark, Panel, PanelRow
 from capsweep.report.table import CellGroup, ResultTable
 from capsweep.statistics.seeds import list_common_steps
 
 MOST_ROWS = 14  # most rows in a figure; readers cannot distinguish more curves
 MOST_TABLE_ROWS = 40  # most rows in the figure of a table
+MOST_ACROSS = 3  # most panels side by side in the figure of a table
 Series = Mapping[int, float]  # a number per epoch
 
 
@@ -29,15 +30,17 @@ class ReportFigure:
     stem: str  # name of the figure's file, without the ending
     names: Sequence[str] = ()  # names of the drawn rows
     image: bytes | None = None  # the PNG; None if nothing can be drawn
+    narrow: bytes | None = None  # a PNG for narrow screens; None if `image` fits them
 
 
 def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
     """Yield the figure of the table, then the figures of loss, error and cost for each column."""
-    yield make_table_figure(table)
-    groups = _choose_rows(table)
+    whole, several = make_table_figure(table), len(table.columns) > 1
+    yield replace(whole, narrow=make_table_figure(table, 1).image) if several else whole
+    groups = choose_rows(table)
     for number in range(len(table.columns)):
         name, ending, where = table.name_column(number), "", ""
-        if len(table.columns) > 1:
+        if several:
             slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "column"
             ending, where = f"-{slug}-{number}", f" ({name})"
         column = [group for group in groups if group.column == number]
@@ -46,35 +49,61 @@ def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
             yield replace(figure, stem=f"{figure.stem}{ending}")
 
 
-def make_table_figure(table: ResultTable) -> ReportFigure:
+def make_table_figure(table: ResultTable, most_across: int = MOST_ACROSS) -> ReportFigure:
     """Draw a table as a figure with a panel for each column.
 
-    A field of the table is drawn if all of its seeds have the metric. If no field is drawn, or if
-    more than MOST_TABLE_ROWS rows would be drawn, the figure has no image.
+    A row is drawn if at least one seed has the metric. Its mean is drawn if all seeds have the
+    metric. If no row has a result, or if more than MOST_TABLE_ROWS rows have results, the figure
+    has no image.
+
+    Args:
+        table: The table.
+        most_across: The largest number of panels side by side; 1 for narrow screens.
     """
-    stem, complete = "table", [(g, g.full_summary) for g in table.groups if g.full_summary]
-    names = {group.row: group.name for group, _ in complete}
+    stem, groups = "table", [group for group in table.groups if group.summary]
+    names = {group.row: group.name for group in groups}
     caption = f"{table.sweep.metric}: mean over seeds and its 95 % interval"
     if not 0 < len(names) <= MOST_TABLE_ROWS:
-        room = f"{len(names)} rows are complete, and a figure has room for {MOST_TABLE_ROWS}"
+        room = f"{len(names)} rows have results, and a figure has room for {MOST_TABLE_ROWS}"
         return ReportFigure(f"{caption}: {room}.", stem)
     if table.baseline in names:
         caption += f"; the dotted line is the mean of {names[table.baseline]}"
     places = {row: place for place, row in enumerate(sorted(names))}
-    panels = []
-    for number in sorted({group.column for group, _ in complete}):
-        column = [(group.row, s) for group, s in complete if group.column == number]
-        rows = [(places[row], s.mean, *(s.interval or (s.mean, s.mean))) for row, s in column]
-        baseline = next((s.mean for row, s in column if row == table.baseline), None)
-        title = table.name_column(number) if len(table.columns) > 1 else ""
-        panels.append(Panel(title, tuple(rows), baseline))
-    labels = [names[row] for row in places]
-    keys = " · ".join(table.sweep.rows)
-    image = charts.draw_once(charts.draw_panels, table.sweep.metric, keys, labels, panels)
+    columns = sorted({group.column for group in groups})
+    panels = [_make_panel(table, [g for g in groups if g.column == n], places) for n in columns]
+    labels, keys = [names[row] for row in places], " · ".join(table.sweep.rows)
+    numbers = table.sweep.metric, keys, labels, panels, most_across
+    image = charts.draw_once(charts.draw_panels, *numbers)
     return ReportFigure(f"{caption}.", stem, labels, image)
 
 
-def _choose_rows(table: ResultTable) -> list[CellGroup]:
+def _make_panel(
+    table: ResultTable, groups: Sequence[CellGroup], places: Mapping[int, int]
+) -> Panel:
+    """Make the panel of a column from its fields; `places` has the place of each row."""
+    column, rows, baseline = groups[0].column, [], None
+    at = dict(zip(table.sweep.columns, table.columns[column], strict=True))
+    for group in groups:
+        published = [
+            number
+            for number in table.rows[group.row].published
+            if number.place
+            in ([], [str(at[key]) for key in table.sweep.columns if key in number.of])
+        ]
+        marks = {charts.SEED: [*group.by_seed.values()]}
+        for number in published:
+            kind = charts.OTHER if number.differs else charts.PUBLISHED
+            marks.setdefault(kind, []).append(number.value)
+        mean = None
+        if (summary := group.full_summary) is not None:
+            mean = (summary.mean, *(summary.interval or (summary.mean, summary.mean)))
+            baseline = summary.mean if group.row == table.baseline else baseline
+        rows.append(PanelRow(places[group.row], mean, marks))
+    title = table.name_column(column) if len(table.columns) > 1 else ""
+    return Panel(title, tuple(rows), baseline)
+
+
+def choose_rows(table: ResultTable) -> list[CellGroup]:
     """Choose the rows to draw: all, or the baseline and the best rows if there are too many.
 
     Returns:

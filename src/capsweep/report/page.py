@@ -23,7 +23,7 @@ from capsweep.config import package_files
 from capsweep.config.cell import flatten
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
-from capsweep.report import figures, formatted_table, grid
+from capsweep.report import answer, classes, figures, formatted_table, grid
 from capsweep.report.cells import TableCell
 from capsweep.report.figures import ReportFigure
 from capsweep.report.table import CellGroup, ResultTable
@@ -35,6 +35,7 @@ MOST_BYTES = 6_000_000  # limit for all pictures of a page together, so that bro
 # Keys of a cell's files that `list_facts` leaves out. The page shows the configuration separately,
 # and digests are only for `capsweep ledger verify`.
 NOT_SHOWN = ("signature", "science", "overrides", "logistics", "sha256", "first_activations")
+NOT_SHOWN += ("classes",)
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def write_page(table: ResultTable, ledger: Ledger, folder: Path) -> Path:
 
     PNG files that an earlier report has left in figures/ are removed.
     """
-    charts = list(figures.make_figures(table))
+    charts = [*figures.make_figures(table), *classes.make_class_figures(table, ledger)]
     pictures = read_pictures(table.groups, ledger)
     write_text(folder / PAGE, render_page(table, charts, pictures))
     for old in (folder / FIGURES).glob("*.png"):
@@ -103,6 +104,7 @@ def render_page(
     return environment.get_template("index.html.j2").render(
         sweep=table.sweep,
         table=formatted_table.format_table(table),
+        answer=answer.list_sentences(table),
         measure=table.measure,
         counts=describe_counts,
         every=table.cells,

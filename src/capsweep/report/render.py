@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -13,7 +14,7 @@ from rich.console import RenderableType
 from rich.styled import Styled
 from rich.table import Table as RichTable
 
-from capsweep.report import grid
+from capsweep.report import answer, grid
 from capsweep.report.formatted_table import FormattedField, FormattedTable, format_table
 from capsweep.report.table import CellGroup, ResultTable
 from capsweep.report.trained import PublishedNumber
@@ -30,6 +31,7 @@ SPECIAL = str.maketrans(
         **{letter: f"${letter}$" for letter in "<>|"},
         **{"≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "·": r"$\cdot$"},
         "≠": r"$\neq$",
+        "†": r"\dag{}",
         **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
         '"': r"\char34{}",
     }
@@ -179,7 +181,7 @@ def render_csv(table: ResultTable) -> str:
 
 
 def render_json(table: ResultTable, formatted: FormattedTable) -> str:
-    """Write the table as JSON: the sweep's question and settings, warnings, notes and records."""
+    """Write the table as JSON: question, settings, answer, warnings, notes and records."""
     sweep = table.sweep
     baseline = None if table.baseline is None else table.rows[table.baseline].coordinates
     content = {
@@ -189,6 +191,8 @@ def render_json(table: ResultTable, formatted: FormattedTable) -> str:
         "baseline": baseline and dict(zip(sweep.rows, baseline, strict=True)),
         "published_source": sweep.published.source or None,
         "warnings": formatted.warnings,
+        "answer": answer.list_sentences(table),
+        "comparisons": [asdict(each) for each in answer.list_comparisons(table)],
         "notes": formatted.notes,
         "fields": table_records(table),
     }

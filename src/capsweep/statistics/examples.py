@@ -142,6 +142,45 @@ def predict_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
     return np.argsort(-scores_MN, axis=1, kind="stable")[:, :classes]
 
 
+def count_classes(scores_MN: np.ndarray, labels: np.ndarray) -> dict[str, list[int]]:
+    """Count for each class its test examples, and how often a network missed and predicted it.
+
+    An example with L labels is predicted to show the classes with the L highest scores.
+
+    Args:
+        scores_MN: Scores of the classes.
+        labels: Classes of the examples, [M], or [M, L] for L classes in one image.
+
+    Returns:
+        Three counts for each class: "examples" that show the class, examples that show the class
+        but are not predicted to show it ("missed"), and examples that are predicted to show it
+        ("predicted").
+    """
+    labels_ML = labels.reshape(len(labels), -1)
+    predicted_ML = predict_classes(scores_MN, labels_ML.shape[1])
+    missed_ML = (labels_ML[:, :, None] != predicted_ML[:, None, :]).all(axis=2)
+    named = {"examples": labels_ML, "missed": labels_ML[missed_ML], "predicted": predicted_ML}
+    size = scores_MN.shape[1]
+    return {
+        name: np.bincount(each.ravel(), minlength=size).tolist() for name, each in named.items()
+    }
+
+
+def count_confusions(scores_MN: np.ndarray, labels_M: np.ndarray) -> np.ndarray:
+    """Count how often each class was predicted for the examples of each class.
+
+    Args:
+        scores_MN: Scores of the classes.
+        labels_M: Classes of the examples, one for each example.
+
+    Returns:
+        The counts [N, N]: a row for each true class, a column for each predicted class.
+    """
+    counts_NN = np.zeros((scores_MN.shape[1],) * 2, np.int64)
+    np.add.at(counts_NN, (labels_M, predict_classes(scores_MN, 1)[:, 0]), 1)
+    return counts_NN
+
+
 def find_worst(
     scores_MN: np.ndarray, labels: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:

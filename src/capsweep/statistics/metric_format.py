@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 
 # Last parts of metric names, such as `error` of `test/error`.
-FRACTIONS = {"error", "at_least_one", "segmentation"}
+FRACTIONS = {"error", "balanced_error", "at_least_one", "segmentation"}
 POSITIVE = {"loss", "loss_step", "reconstruction"}
 HIGHER_IS_BETTER = {"at_least_one", "segmentation"}
 
@@ -31,6 +31,11 @@ class Measure:
     higher_is_better: bool
     low: float = -math.inf
     high: float = math.inf
+
+    @property
+    def has_direction(self) -> bool:
+        """Whether it is known if larger values are better; it is known if there is a bound."""
+        return math.isfinite(self.low)
 
     def format_number(self, value: float, sign: str = "") -> str:
         """Write a value as text, without its unit.

@@ -1,8 +1,8 @@
 """The words of a command line, applied to a sweep that was read from its file.
 
 A key of model, routing or loss is set in the arms whose network has a routing, or in all arms if no
-network has a routing. Every other key is set in all arms. A typed key replaces the axis or value
-that an arm had for this key.
+network has a routing. `loss.class_weight` and every other key are set in all arms. A typed key
+replaces the axis or value that an arm had for this key.
 """
 
 import itertools
@@ -28,6 +28,7 @@ AXIS_WORDS = {
     RECONSTRUCTION: BY_NAME["RECON"],
 }
 ROUTED_GROUPS = ("model", ROUTING, "loss")  # groups whose keys are set only in arms that route
+CLASS_WEIGHT = "loss.class_weight"  # the one key of these groups that every network can use
 GRID_ONLY = ("ZIP", "EXCLUDE", "METRIC", "BASELINE")  # words that a search does not take
 # Keys that a table shows although they are logistics, because they say which data a cell saw.
 SHOWN = ("limit_batches", "dataset.source")
@@ -211,11 +212,12 @@ def _read_typed(
 def _set_keys(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
     """Set each typed key in the arms that it concerns.
 
-    A key of ROUTED_GROUPS is set in the arms that route, or in all arms if no arm routes. Every
-    other key is set in all arms.
+    A key of ROUTED_GROUPS is set in the arms that route, or in all arms if no arm routes.
+    CLASS_WEIGHT and every other key are set in all arms.
     """
     every = {arm.name for arm in sweep.arms}
-    parts = [override for override in typed if override.key.partition(".")[0] in ROUTED_GROUPS]
+    common = [override for override in typed if override.key != CLASS_WEIGHT]
+    parts = [override for override in common if override.key.partition(".")[0] in ROUTED_GROUPS]
     routed = {arm.name for arm in sweep.arms if parts and _find_routing(arm) is not None}
     for override in typed:
         sweep = _set_override(sweep, override, routed or every if override in parts else every)

@@ -48,6 +48,16 @@ class Point:
         """The title and the seed, such as `capsnet · epochs=1 · seed 0`."""
         return f"{self.title} · seed {self.seed}"
 
+    @property
+    def place(self) -> list[str]:
+        """The value of each axis of its arm, as `key=value`."""
+        return self.title.split(content.SEPARATOR)[1:]
+
+    @property
+    def axes(self) -> list[str]:
+        """The keys of its arm's axes."""
+        return [text.partition("=")[0] for text in self.place]
+
     def coordinate(self, key: str) -> Any:
         """Return the value that this point has for a key of the table.
 
@@ -305,10 +315,12 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
     for point in points:
         config, signature = point.cell.config, point.cell.signature
         typed = [f"{key}={value}" for key, value in _list_settings(sweep, config)]
-        place = [*point.title.split(content.SEPARATOR)[1:], *typed]
+        place = [*point.place, *typed]
         name = content.format_run_name(config, point.arm, place, weights, signature)
         tags = content.list_run_tags(config, sweep.name, *sweep.words)
-        run = Labels(sweep.name, point.arm, name, sweep.question, tags)
+        columns = {content.name_row(sweep.name): point.title}
+        columns |= {content.name_axis(key): point.coordinate(key) for key in point.axes}
+        run = Labels(sweep.name, point.arm, name, sweep.question, tags, columns)
         runs.setdefault(signature, run)
     return runs
 

@@ -1,13 +1,19 @@
-"""The name and the content of a cell's W&B run, read from the ledger only.
+"""The name and the content of a cell's W&B run, read from the ledger.
 
 The ledger is the original, and W&B gets a copy. A `Tracker` sends the content while the cell runs,
 or `capsweep wandb sync` sends the content later. Both write the same run. The file
 STORAGE/wandb/synced/SIGNATURE.json is called the mark of a cell. It says which content W&B has.
+
+The configuration of a run also has columns that are not science: `row.SWEEP` is the place of the
+cell in a sweep, without the seed, and `axis.KEY` is the value of an axis of the cell's arm. A
+workspace groups runs by these columns. The provenance of a cell has the columns of the sweep that
+trained the cell. So each sweep also writes STORAGE/wandb/columns/SWEEP.json, with the columns of
+all its cells.
 """
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +30,7 @@ SEPARATOR = " · "
 LONGEST, LONGEST_TAG = 128, 64  # characters that W&B allows in a name and in a tag
 ITERATIONS, WEIGHT = "routing.num_iters", "loss.reconstruction.weight"
 CODE = ("numerics", "commit", "dirty")
+COLUMNS = "wandb/columns"  # folder in the storage
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Labels:
     name: str = ""  # name of the run; empty: the cell's signature is used
     notes: str = ""  # question that the sweep answers
     tags: Sequence[str] = ()  # for example data set, model and routing
+    # Values of the run's configuration that are not science, such as the row of the cell.
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())
@@ -128,22 +137,28 @@ class RunContent:
         return hash_bytes(json.dumps(plain, sort_keys=True).encode())
 
 
-def read_content(ledger: Ledger, signature: str) -> RunContent:
+def read_content(ledger: Ledger, signature: str, columns: Mapping[str, Any] = {}) -> RunContent:
     """Read the content of a cell from the ledger, as W&B should have it now.
+
+    Args:
+        ledger: The ledger that has the cell.
+        signature: The signature of the cell.
+        columns: Columns of the cell that are not in its provenance (`read_columns`).
 
     Raises:
         DamageError: If a file of the cell is damaged.
     """
     entry, provenance = ledger.read_entry(signature), ledger.read_provenance(signature)
-    rows = ledger.read_rows(signature)
+    epochs = ledger.read_rows(signature)
     points = ledger.read_rows(signature, POINTS)
-    last = {key: value for row in rows[-1:] for key, value in row.items() if "/" in key}
+    last = {key: value for row in epochs[-1:] for key, value in row.items() if "/" in key}
+    run = make_run_arguments(signature, provenance, ledger.read_science(signature) or {})
     return RunContent(
         signature=signature,
         status="finished" if entry.status in ("done", "stale") else entry.status,
         mode=provenance.get("tracking", UNTRACKED)["mode"],
-        run=make_run_arguments(signature, provenance, ledger.read_science(signature) or {}),
-        rows=tuple(merge_rows(rows, points)),
+        run=run | {"config": {**run["config"], **columns}},
+        rows=tuple(merge_rows(epochs, points)),
         summary=summarise_result(entry.result) if entry.result else last,
         pictures=_hash_pictures(ledger, signature),
     )
@@ -165,7 +180,7 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     """Return the section `tracking` of a cell's provenance.
 
     The section has the project, the entity, the mode and the labels of the W&B run. Without W&B,
-    the project is None and the mode is "none". The key `columns` has the data source, if any.
+    the project is None and the mode is "none". Its columns also have the data source, if any.
     """
     named = labels if labels.name else replace(labels, name=cell.signature)
     source = cell.config["dataset"].get("source")  # not part of science, but useful to sort runs
@@ -174,7 +189,7 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     if logger["name"] == "wandb":
         place = {key: logger[key] for key in ("project", "entity")}
         place |= {"mode": "online" if logger["mode"] == "online" else "offline"}
-    return place | asdict(named) | {"columns": columns}
+    return place | asdict(named) | {"columns": {**columns, **labels.columns}}
 
 
 def summarise_result(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,6 +226,55 @@ def make_run_arguments(
     config = flatten(science) | tracking.get("columns", {})
     config |= {key: value for key, value in origin.items() if value is not None}
     return {"id": signature, "config": config} | {key: tracking[key] for key in keys}
+
+
+def name_row(sweep: str) -> str:
+    """Return the name of the column that has the places of cells in a sweep."""
+    return f"row.{sweep}"
+
+
+def name_axis(key: str) -> str:
+    """Return the name of the column that has the values of an axis.
+
+    The key of the axis would not do, because cells of arms without the axis have a value for it.
+    """
+    return f"axis.{key}"
+
+
+def write_columns(storage: Path, sweep: str, labels: Mapping[str, Labels]) -> None:
+    """Write the columns of a sweep's cells; the file keeps the columns of other cells.
+
+    Args:
+        storage: The storage.
+        sweep: The name of the sweep.
+        labels: The labels of each cell in this sweep, by signature.
+
+    Raises:
+        DamageError: If the file is damaged.
+    """
+    file = storage / COLUMNS / f"{sweep}.json"
+    known = _read_column_file(file) if file.exists() else {}
+    columns = known | {signature: dict(each.columns) for signature, each in labels.items()}
+    if columns != known:
+        write_json(file, columns)
+
+
+def read_columns(storage: Path) -> dict[str, dict[str, Any]]:
+    """Read the columns that all sweeps wrote, by the signature of the cell.
+
+    Raises:
+        DamageError: If a file is damaged.
+    """
+    columns: dict[str, dict[str, Any]] = {}
+    for file in sorted((storage / COLUMNS).glob("*.json")):
+        for signature, values in _read_column_file(file).items():
+            columns.setdefault(signature, {}).update(values)
+    return columns
+
+
+def _read_column_file(file: Path) -> dict[str, dict[str, Any]]:
+    cure = "remove it; the next `make sweep` writes it again"
+    return stored_files.parse_json(read_plain_file(file), str(file), cure, records.Columns)
 
 
 def locate_mark(storage: Path, signature: str) -> Path:

@@ -5,6 +5,7 @@ No other module calls Hydra's `instantiate`.
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from capsweep.training.step import Classification, Objective
 if TYPE_CHECKING:
     from capsweep.training.module import CapsuleTask
 
-FUSED_KEY = "trainer.fused_optimizer"
+FUSED_KEY, WEIGHT_KEY = "trainer.fused_optimizer", "loss.class_weight"
 
 
 def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
@@ -212,6 +213,37 @@ def build_objective(config: Mapping[str, Any]) -> Objective:
     classification: Classification = _instantiate(config["loss"]["classification"])
     weight = config["loss"]["reconstruction"]["weight"]
     return Objective(classification, weight, validation.is_on_logits(config["loss"]))
+
+
+def weigh_classes(task: "CapsuleTask", splits: PreparedSplits, device: torch.device) -> None:
+    """Give the objective of a task the weight of each class, as `loss.class_weight` says.
+
+    With "balanced", the weight of a class is M / (N * M_c), for M training images of N classes, of
+    which M_c show the class. For images that are composed of others, the others are counted.
+
+    Args:
+        task: The task; its objective is replaced.
+        splits: The data set, whose training images are counted.
+        device: The device that trains the cell.
+
+    Raises:
+        ConfigError: If the weights must be balanced, and the training images are in shards, or a
+            class has no training image.
+    """
+    # Configurations of earlier versions do not have the key `loss.class_weight`.
+    weights, labels_N = task.config["loss"].get("class_weight"), splits.trained_N
+    if weights is None:
+        return
+    if weights == "balanced":
+        if labels_N is None:
+            raise ConfigError(f"{WEIGHT_KEY}=balanced cannot count images of shards; set a list")
+        count_N = torch.bincount(labels_N, minlength=task.config["dataset"]["num_classes"])
+        absent = int(count_N.argmin())
+        if count_N[absent] == 0:
+            raise ConfigError(f"{WEIGHT_KEY}=balanced: class {absent} has no image; set a list")
+        weights = len(labels_N) / (len(count_N) * count_N)
+    weight_N = torch.as_tensor(weights, dtype=torch.float32, device=device)
+    task.objective = replace(task.objective, class_weight_N=weight_N)
 
 
 def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Optimizer]:

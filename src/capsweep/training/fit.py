@@ -78,6 +78,7 @@ def train_and_test(
     torch.set_num_threads(cell.config["trainer"]["threads"])
     task = build.make_task(cell)
     splits = build.load_splits(cell.config, str(here.data), device)
+    build.weigh_classes(task, splits, device)
     recorder = EpochRecorder(task, directory, hooks, record_row, splits.digests)
     first, resume = FirstActivations(), directory.resume_checkpoint
     fit_and_test(task, splits, [recorder, first], resume if resume.exists() else None)
@@ -95,6 +96,7 @@ def train_and_test(
     return _summarise_run(cell, task, splits, recorder) | {
         "seconds": {"fit": sum(row["seconds"] for row in recorder.rows), "total": seconds},
         "gpu_hours": given * seconds / 3600,
+        "classes": examples.count_classes(scores, labels),
         "first_activations": first.quantiles,
     }
 

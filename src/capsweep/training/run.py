@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from capsweep.config import code_identity, places
+from capsweep.config import code_identity, package_files, places
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import CodeChangedError, LeftEarlyError
@@ -171,22 +171,24 @@ def _train_cell(
     job: Job, here: Places, directory: CellDirectory, lease: Lease | None, hooks: RunHooks
 ) -> dict[str, Any]:
     """Train and test a cell that this process has claimed, and store and return the result."""
-    from capsweep.training import callbacks, fit  # these import torch and Lightning
+    from capsweep.training import callbacks, fit, tensorboard  # these import torch and Lightning
 
     def check_lease() -> None:
         if lease is not None:
             lease.raise_if_lost()
 
     described = provenance.describe_run(job.cell, job.labels)
-    directory.start(job.cell, described)
+    directory.start(job.cell, described, package_files.read_checkout()["changes"])
     ledger = Ledger(here.ledger)
     earlier, rows, points = callbacks.check_resumable(directory, described, ledger, job.shorter)
     if earlier:
         directory.update_provenance(described | earlier)
     begun = {key: value for key, value in earlier.items() if key != "earlier"}
+    uses_board = job.cell.config["logger"]["name"] == "tensorboard"
+    open_tracker = tensorboard.TensorBoardTracker if uses_board else Tracker
     with (
         _recording_failures(directory, hooks),
-        closing(Tracker(job.cell, here.storage, described)) as tracker,
+        closing(open_tracker(job.cell, here.storage, described)) as tracker,
     ):
         directory.write_rows(METRICS, rows)
         directory.write_rows(POINTS, points)

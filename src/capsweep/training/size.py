@@ -209,6 +209,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
         devices.keep_freed_memory()
     task = build.make_task(cell).to(device)
     parts = build.load_splits(config, str(places.data), device)
+    build.weigh_classes(task, parts, device)
     train = parts["train"].make_loader(config["batch_size"], config["seed"])
     startup = time.perf_counter() - started
     seconds = _time_training(task, train, steps)

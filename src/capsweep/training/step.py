@@ -7,6 +7,7 @@ an image.
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -57,11 +58,14 @@ class Objective:
         reconstruction_weight: The weight of the reconstruction loss; 0: no reconstruction.
         on_logits: Whether the classification loss gets logits instead of scores. If a network
             returns no logits, the loss gets the scores.
+        class_weight_N: The weight of each class in the classification loss, on the device of the
+            batches; None: all images have the same weight.
     """
 
     classification: Classification
     reconstruction_weight: float
     on_logits: bool = False
+    class_weight_N: Tensor | None = None
 
     def margin_at(self, step: int, steps: int) -> float | None:
         """Return the margin of the loss at a step, or None if the margin does not grow.
@@ -96,7 +100,7 @@ class Objective:
         if self.on_logits and output.logits_BN is not None:
             judged_BN = output.logits_BN.float()
         given: dict[str, Any] = {} if margin is None else {"margin": margin}
-        classification = self.classification(judged_BN, target_BN, **given)
+        classification = self._classify(judged_BN, target_BN, **given)
         if self.reconstruction_weight == 0:
             return Losses(classification, None, scores_BN)
         decoder = network.get_submodule("decoder")
@@ -115,6 +119,20 @@ class Objective:
         reconstruction = reconstruction_loss(drawn_BLCHW.float(), true_BLCHW)
         total = classification + self.reconstruction_weight * reconstruction
         return Losses(total, reconstruction, scores_BN, drawn_BLCHW)
+
+    def _classify(self, judged_BN: Tensor, target_BN: Tensor, **given: Any) -> Tensor:
+        """Compute the classification loss: the mean over the images, with their weights if any.
+
+        With weights, the loss is sum(w_i l_i) / sum(w_i), as of `weight` of PyTorch's
+        CrossEntropyLoss. The weight w_i of an image is the mean weight of its classes. The loss l_i
+        of an image is the loss of a batch that has only this image.
+        """
+        if self.class_weight_N is None:
+            return self.classification(judged_BN, target_BN, **given)
+        classify = partial(self.classification, **given)
+        loss_B = torch.vmap(classify)(judged_BN[:, None], target_BN[:, None])
+        weight_B = (target_BN * self.class_weight_N).sum(dim=1) / target_BN.sum(dim=1)
+        return (weight_B * loss_B).sum() / weight_B.sum()
 
     def _draw_digits(self, decoder: nn.Module, pose_BJD: Tensor, labels_BL: Tensor) -> Tensor:
         """Draw each digit of each image, in one pass of the decoder; the result is [B, L, C, H, W].
@@ -236,6 +254,9 @@ class SplitMetrics:
     - error: the fraction of images that are classified wrongly. An image is classified correctly if
       the L classes with the highest scores are exactly the L classes in the image, as in section
       6.2 of "Dynamic Routing Between Capsules".
+    - balanced_error: the mean over the classes of their errors. The error of a class is the
+      fraction of its images in which the class is not among the L classes with the highest scores.
+      A class without images is left out.
     - reconstruction: the reconstruction loss before it is multiplied by its weight.
     - at_least_one: the fraction of images for which at least one of the L classes with the highest
       scores is in the image. This metric exists only if images show several classes.
@@ -247,7 +268,8 @@ class SplitMetrics:
     for the device.
 
     Attributes:
-        sums: The sum of each metric.
+        sums: The sum of each metric. For balanced_error, the number of found classes [N], and then
+            the number of missed classes [N].
         images: The number of images that were added.
         digits: The number of classes in each image.
     """
@@ -272,12 +294,13 @@ class SplitMetrics:
         if losses.reconstruction is not None:
             self._add("reconstruction", losses.reconstruction.detach(), count)
         scores_BN = losses.scores_BN.detach()
-        if batch.labels.dim() == 1:
-            self._add("error", (scores_BN.argmax(dim=1) != batch.labels).sum())
-            return
-        self.digits = batch.labels.shape[1]
-        detected_BL = is_detected(scores_BN, batch.labels)
+        labels_BL = batch.labels.reshape(count, -1)
+        self.digits = labels_BL.shape[1]
+        detected_BL = is_detected(scores_BN, labels_BL)
         self._add("error", (~detected_BL.all(dim=1)).sum())
+        self._count_classes(detected_BL, labels_BL, scores_BN.shape[1])
+        if batch.labels.dim() == 1:
+            return
         self._add("at_least_one", detected_BL.any(dim=1).sum())
         if losses.drawn_BLCHW is not None and batch.targets_BLCHW is not None:
             overlap_BL = measure_overlap(losses.drawn_BLCHW.detach(), batch.targets_BLCHW)
@@ -289,18 +312,28 @@ class SplitMetrics:
         The call waits for the device. The tensors of the sums are kept and filled with zeros,
         because captured steps add to these tensors.
         """
-        counts = {name: self.images for name in self.sums}
-        if "segmentation" in counts:
-            counts["segmentation"] *= self.digits
-        means = {
-            f"{split}/{name}": float(self.sums[name]) / counts[name]
-            for name in METRICS
-            if counts.get(name)
-        }
+        names = [name for name in METRICS if name in self.sums and self.images]
+        means = {f"{split}/{name}": self._average(name) for name in names}
         for value in self.sums.values():
             value.zero_()
         self.images = 0
         return means
+
+    def _average(self, name: str) -> float:
+        """Return the mean of a metric."""
+        if name == "balanced_error":
+            found_N, missed_N = self.sums[name].chunk(2)
+            return float((missed_N / (found_N + missed_N)).nanmean())  # NaN: a class without images
+        digits = self.digits if name == "segmentation" else 1
+        return float(self.sums[name]) / (self.images * digits)
+
+    def _count_classes(self, detected_BL: Tensor, labels_BL: Tensor, classes: int) -> None:
+        """Count how often each class was found and missed, in three operations on the device."""
+        place = torch.add(labels_BL, ~detected_BL, alpha=classes).flatten()
+        ones = torch.ones_like(place, dtype=torch.float64)
+        if "balanced_error" not in self.sums:
+            self.sums["balanced_error"] = ones.new_zeros(2 * classes)
+        self.sums["balanced_error"].index_add_(0, place, ones)
 
     def _add(self, name: str, value: Tensor, times: int = 1) -> None:
         """Add `times * value` to a sum, in one operation on the device."""
@@ -312,8 +345,11 @@ class SplitMetrics:
 def is_detected(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:
     """Return for each class in an image whether it is among the L classes with the highest scores.
 
-    The result is [B, L], a bool for each of the L classes in each image.
+    The result is [B, L], a bool for each of the L classes in each image. If L is 1, and classes
+    have equal scores, the class with the lower index counts as higher.
     """
+    if labels_BL.shape[1] == 1:
+        return scores_BN.argmax(dim=1, keepdim=True) == labels_BL
     active_BL = scores_BN.topk(labels_BL.shape[1], dim=1).indices
     return (labels_BL[:, :, None] == active_BL[:, None, :]).any(dim=2)
 

@@ -1,0 +1,224 @@
+"""The answer of a table in sentences: for each axis, what its values change, and how surely.
+
+Two values of an axis are compared with all else equal. For each seed, the metric is averaged over
+all settings of the other axes that have both values, and the two averages are subtracted. The
+differences of the seeds give a mean, a t interval and a paired t test with n - 1 degrees of
+freedom, because cells of one seed share data order and initial weights and are not independent
+repetitions. The mean is the main effect of the axis: it can hide that settings differ in sign.
+
+A direction is claimed only if p, adjusted by Holm's method, is below LEVEL. Holm's method adjusts
+over all comparisons of axes in a column. A comparison with the baseline keeps the p of the table,
+which is adjusted over the rows of a column. Intervals are not adjusted, as in the table.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import fmean
+from typing import Any
+
+from capsweep.report.formatted_table import format_interval
+from capsweep.report.grid import format_value
+from capsweep.report.table import CellGroup, ResultTable
+from capsweep.report.trained import FACTS, NAMES, warn_of_cuts
+from capsweep.runtime.terminal import count_of
+from capsweep.statistics.metric_format import measure_of
+from capsweep.statistics.seeds import LEVEL, PairedDifference, adjust_holm, paired_difference
+from capsweep.sweep.choices import ITERATIONS, RECONSTRUCTION
+
+MOST_NAMED = 3  # comparisons that a sentence lists; of more, the sentence counts outcomes
+MOST_PRINTED = 6  # sentences that the terminal prints
+# Names of axes at the start of a sentence; other axes have the name of their key.
+AXES = {key: name.capitalize() for key, name in (FACTS | NAMES).items()}
+AXES |= {"routing": "Routing", ITERATIONS: "Routing iterations", RECONSTRUCTION: "Reconstruction"}
+UNTOLD = "cannot be told"
+ONE_SEED = "One seed cannot tell a difference from chance: type SEEDS=3 for three seeds."
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of two values of an axis, or of a row with the baseline, in one column.
+
+    Attributes:
+        column: The index of the column in `ResultTable.columns`.
+        axis: The key of the axis; empty for a comparison with the baseline.
+        name: The compared value or row.
+        reference: The value or row with which it is compared.
+        settings: The number of settings of the other axes over which the metric is averaged.
+        difference: The paired difference of the metric over seeds.
+        p: The adjusted p value of the paired t test; None if there is no test.
+    """
+
+    column: int
+    axis: str
+    name: str
+    reference: str
+    settings: int
+    difference: PairedDifference
+    p: float | None
+
+    @property
+    def outcome(self) -> str:
+        """The claim that the seeds support: `lower`, `higher` or `cannot be told`."""
+        if self.difference.interval is None or self.p is None or self.p >= LEVEL:
+            return UNTOLD
+        return "lower" if self.difference.mean < 0 else "higher"
+
+
+def list_sentences(table: ResultTable) -> list[str]:
+    """Write the answer of a table: for each column, a sentence for each axis and the baseline.
+
+    There are no sentences for a search or for shortened data, which support no claim, or for a
+    metric of which it is unknown whether larger values are better.
+    """
+    supports_no_claim = table.sweep.search is not None or bool(warn_of_cuts(table.points))
+    if supports_no_claim or not table.measure.has_direction:
+        return []
+    if len(table.sweep.seeds) == 1:
+        return [ONE_SEED] if len(table.rows) > 1 else []
+    sentences: dict[tuple[int, str], list[Comparison]] = {}
+    for comparison in list_comparisons(table):
+        sentences.setdefault((comparison.column, comparison.axis), []).append(comparison)
+    return [_write_sentence(table, each) for each in sentences.values()]
+
+
+def shorten_sentences(sentences: Sequence[str]) -> list[str]:
+    """Return the first MOST_PRINTED sentences, and a sentence that says where the others are."""
+    more = len(sentences) - MOST_PRINTED
+    rest = [f"{count_of(more, 'more sentence')}: on the page of the report."] if more > 0 else []
+    return [*sentences[:MOST_PRINTED], *rest]
+
+
+def list_comparisons(table: ResultTable) -> list[Comparison]:
+    """List the comparisons of a table, column by column: first of axes, then with the baseline."""
+    comparisons = []
+    for column in range(len(table.columns)):
+        groups = [group for group in table.groups if group.column == column]
+        complete = [group for group in groups if group.full_summary]
+        # Arms differ in many keys, and errors on different data are not comparable.
+        places = [n for n, key in enumerate(table.sweep.rows) if key not in ("arm", "dataset")]
+        found = [each for place in places for each in _compare_values(table, complete, place)]
+        p_values = [each.difference.t_test for each in found]
+        adjusted = iter(adjust_holm([p for p in p_values if p is not None]))
+        comparisons += [
+            replace(each, p=None if p is None else next(adjusted))
+            for each, p in zip(found, p_values, strict=True)
+        ]
+        comparisons += [
+            Comparison(column, "", group.name, table.sweep.baseline, 1, group.difference, group.p)
+            for group in groups
+            if group.difference is not None
+        ]
+    return comparisons
+
+
+def _compare_values(
+    table: ResultTable, groups: Sequence[CellGroup], place: int
+) -> Iterator[Comparison]:
+    """Compare each value of an axis with its first value; p is not set yet.
+
+    Args:
+        table: The table.
+        groups: The complete fields of one column.
+        place: The index of the axis among the keys of the rows.
+    """
+    key, most = table.sweep.rows[place], table.measure.high - table.measure.low
+    values = list(dict.fromkeys(group.coordinates[place] for group in groups))
+    values = [value for value in values if value is not None]
+    for value in values[1:]:
+        pairs = list(_pair_fields(table.sweep.rows, groups, place, (value, values[0])))
+        ours, theirs = (_average_by_seed([pair[side] for pair in pairs]) for side in (0, 1))
+        if (difference := paired_difference(ours, theirs, most)) is not None:
+            name, reference = (_name_value(key, each, values) for each in (value, values[0]))
+            column = groups[0].column
+            yield Comparison(column, key, name, reference, len(pairs), difference, None)
+
+
+def _pair_fields(
+    keys: Sequence[str], groups: Sequence[CellGroup], place: int, values: tuple[Any, Any]
+) -> Iterator[tuple[CellGroup, CellGroup]]:
+    """Yield pairs of fields of one arm that differ, of all keys of the rows, only in the axis.
+
+    A key of the axis' own group, such as routing.num_iters for the axis routing, may be absent on
+    one side of a pair, because only some options have the key.
+    """
+    inner = [n for n, key in enumerate(keys) if key.startswith(f"{keys[place]}.")]
+    outer = [n for n in range(len(keys)) if n != place and n not in inner]
+    sides: tuple[dict[Any, list[CellGroup]], ...] = {}, {}
+    for group in groups:
+        arm = next(iter(group.cells.values())).point.arm
+        for side, value in zip(sides, values, strict=True):
+            if group.coordinates[place] == value:
+                side.setdefault((arm, *(group.coordinates[n] for n in outer)), []).append(group)
+    for setting, fields in sides[0].items():
+        for ours, theirs in product(fields, sides[1].get(setting, ())):
+            ends = [(ours.coordinates[n], theirs.coordinates[n]) for n in inner]
+            if all(one == other or None in (one, other) for one, other in ends):
+                yield ours, theirs
+
+
+def _average_by_seed(groups: Sequence[CellGroup]) -> dict[int, float]:
+    """Average the metric over fields, for each seed that all of these fields have."""
+    seeds = set.intersection(*(set(group.by_seed) for group in groups)) if groups else ()
+    return {seed: fmean(group.by_seed[seed] for group in groups) for seed in seeds}
+
+
+def _name_value(key: str, value: Any, values: Sequence[Any]) -> str:
+    """Write a value of an axis; of two reconstruction weights with 0, the names are off and on."""
+    is_switch = key == RECONSTRUCTION and len(values) == 2 and 0 in values
+    return ("on" if value else "off") if is_switch else format_value(value)
+
+
+def _write_sentence(table: ResultTable, comparisons: Sequence[Comparison]) -> str:
+    """Write the comparisons of one axis, or with the baseline, in one sentence.
+
+    Up to MOST_NAMED comparisons are listed. Of more comparisons, the outcomes are counted.
+    """
+    first, metric = comparisons[0], table.sweep.metric
+    where = f" ({table.name_column(first.column)})" if len(table.columns) > 1 else ""
+    axis = AXES.get(first.axis, first.axis)
+    if len(comparisons) == 1 and axis:
+        text = _describe_comparison(first, metric)
+        return f"{axis} {first.name} against {first.reference}{where}: {text}."
+    start = f"{axis} against" if axis else "Against"
+    if len(comparisons) > MOST_NAMED:
+        return f"{start} {first.reference}{where} {_count_outcomes(comparisons, metric)}."
+    texts = [f"{each.name}: {_describe_comparison(each, metric)}" for each in comparisons]
+    return f"{start} {first.reference}{where}: {'; '.join(texts)}."
+
+
+def _describe_comparison(comparison: Comparison, metric: str) -> str:
+    """Write a comparison, such as `-0.09 points [-1.40, 1.20], cannot be told with 3 seeds`."""
+    difference = comparison.difference
+    text, seeds = _format_difference(comparison, metric), count_of(difference.n, "seed")
+    text += f", mean over {comparison.settings} settings" if comparison.settings > 1 else ""
+    if difference.is_constant:
+        return f"{text}, equal for all {seeds}, so that no test is possible"
+    told = comparison.outcome if comparison.outcome == UNTOLD else f"{comparison.outcome} {metric}"
+    return f"{text}, {told} with {seeds}"
+
+
+def _count_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
+    """Count the outcomes of comparisons, and give the largest difference of each outcome."""
+    parts, counts = [], [each.difference.n for each in comparisons]
+    for outcome in ("lower", "higher", UNTOLD):
+        those = [each for each in comparisons if each.outcome == outcome]
+        if those:
+            most = max(those, key=lambda each: abs(each.difference.mean))
+            text = f"{most.name}, {_format_difference(most, metric)}"
+            parts.append(f"{len(those)} of {len(comparisons)} {outcome} (furthest: {text})")
+    place = "`make report ARGS=--json` lists" if comparisons[0].axis else "the table has"
+    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    return f"with {seeds} seeds: {', '.join(parts)}; {place} each difference"
+
+
+def _format_difference(comparison: Comparison, metric: str) -> str:
+    """Write a difference, such as `-0.09 points [-1.40, 1.20]`.
+
+    If the interval does not contain 0, the adjusted p follows, because p decides the outcome.
+    """
+    measure, interval = measure_of(metric), comparison.difference.interval
+    text = measure.format_number(comparison.difference.mean, "+")
+    text += f"{' points' if measure.unit else ''}{format_interval(interval, measure)}"
+    excludes_zero = interval is not None and not interval[0] <= 0 <= interval[1]
+    return f"{text} p {comparison.p:.2g}" if excludes_zero else text

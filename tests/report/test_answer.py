@@ -1,0 +1,85 @@
+"""The answer in sentences: paired over seeds, all else equal, no claim without evidence."""
+
+from collections.abc import Callable
+
+import pytest
+from scipy import stats
+
+from capsweep.report import answer
+
+CNN = (0.03, 0.031, 0.034)
+# Routing iterations 1 and 3, each without and with reconstruction.
+CAPSNET = (
+    (0.012, 0.014, 0.013),
+    (0.010, 0.011, 0.010),
+    (0.009, 0.010, 0.009),
+    (0.007, 0.007, 0.005),
+)
+
+
+@pytest.fixture
+def ablation(choose: Callable):
+    """`make sweep`: a CNN, and two axes of two values."""
+    return choose("ablation")
+
+
+def test_an_axis_is_compared_with_all_else_equal_and_over_seeds(ablation) -> None:
+    ablation.fill(*CNN, *sum(CAPSNET, ()))
+    table = ablation.build()
+    seeds = zip(*CAPSNET, strict=True)
+    differences = [(c + d) / 2 - (a + b) / 2 for a, b, c, d in seeds]
+    test = stats.ttest_1samp(differences, 0)
+    iterations, weights = answer.list_comparisons(table)[:2]
+    assert iterations.difference.mean == pytest.approx(sum(differences) / 3)
+    assert iterations.difference.interval == pytest.approx(tuple(test.confidence_interval()))
+    assert (iterations.settings, iterations.difference.n) == (2, 3)
+    p_values = [each.difference.t_test for each in (iterations, weights)]
+    assert min(iterations.p, weights.p) == pytest.approx(2 * min(p_values))  # Holm over two axes
+    sentences = answer.list_sentences(table)
+    assert sentences[0] == (
+        "Routing iterations 3 against 1: -0.38 points [-0.57, -0.19] p 0.026, "
+        "mean over 2 settings, lower test/error with 3 seeds."
+    )
+    assert sentences[1].startswith("Reconstruction on against off: -0.28 points [")
+    assert "Against cnn with 3 seeds: 4 of 4 lower (furthest: capsnet" in sentences[2]
+    assert len(sentences) == 3
+
+
+def test_seeds_that_differ_in_sign_or_not_at_all_cannot_tell(ablation) -> None:
+    ablation.fill(*CNN, *CNN, *CNN, 0.031, 0.03, 0.035, 0.031, 0.03, 0.035)
+    iterations, weights, _ = answer.list_sentences(ablation.build())
+    assert ", mean over 2 settings, cannot be told with 3 seeds." in iterations
+    assert "+0.00 points, mean over 2 settings, equal for all 3 seeds, so that no" in weights
+
+
+def test_rows_that_lack_seeds_are_in_no_mean_of_an_axis(ablation) -> None:
+    ablation.fill(*CNN, *CAPSNET[0], *CAPSNET[1], *CAPSNET[2], 0.007)
+    first, *_ = answer.list_comparisons(ablation.build())
+    assert (first.settings, first.difference.mean) == (1, pytest.approx(-0.011 / 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentences"),
+    [
+        ({"seeds": "1"}, [answer.ONE_SEED]),
+        ({"overrides": ["limit_batches=2"]}, []),
+    ],
+)
+def test_what_supports_no_claim_has_no_sentence(
+    choose: Callable, options: dict, sentences: list[str]
+) -> None:
+    chosen = choose("ablation", routing="3", **options)
+    chosen.fill(*[0.01 * number for number in range(len(chosen.points))])
+    assert answer.list_sentences(chosen.build()) == sentences
+
+
+def test_two_seeds_and_many_rows_claim_little_in_few_words(choose: Callable) -> None:
+    chosen = choose("ablation", seeds="2", overrides=["epochs=1,2,3,4,5"])
+    chosen.fill(*[0.01 + 0.001 * number for number in range(50)])
+    sentences = answer.list_sentences(chosen.build())
+    assert "4 of 4 cannot be told" in sentences[-2]
+    assert "24 of 24 cannot be told" in sentences[-1]
+    assert max(map(len, sentences)) < 300
+    assert answer.shorten_sentences(["a"] * 9)[6:] == [
+        "3 more sentences: on the page of the report."
+    ]

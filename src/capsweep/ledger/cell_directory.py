@@ -27,12 +27,8 @@ from capsweep.storage.files import (
 from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.storage.stores import Bucket
 
-<<<<<<< HEAD
-=======
-RESUME = "resume.ckpt"
 EARLIER = (RESULT, FAILURE, STOPPED, CHANGES)  # files of an earlier run that a new run removes
 
->>>>>>> main
 
 class CellDirectory:
     """The folder of a cell, with methods that write its files.

@@ -43,8 +43,8 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
     server = mode.read_server_url()
     unsynced = upload.find_unsynced(Ledger(node.ledger), node.storage, server, view.cells).waiting
     if unsynced:
-        lacking = f"{count_of(len(unsynced), 'cell')} or their columns are not at {server}"
-        terminal.print_aside(f"{lacking}; make wandb-sync uploads them")
+        lacking = f"{server} lacks {count_of(len(unsynced), 'cell')}, or columns of them"
+        terminal.print_aside(f"{lacking}; type make wandb-sync")
 
 
 def _make_view(

@@ -58,16 +58,17 @@ class Picture:
     caption: str
 
 
-def write_page(table: ResultTable, ledger: Ledger, folder: Path) -> Path:
+def write_page(table: ResultTable, ledger: Ledger, folder: Path, is_live: bool = False) -> Path:
     """Write index.html and figures/ into the folder of a report, and return the page's path.
 
-    PNG files that an earlier report has left in figures/ are removed.
+    PNG files that an earlier report has left in figures/ are removed. If `is_live`, the sweep runs:
+    the page says so, and reloads itself.
     """
     charts = [*figures.make_figures(table), *classes.make_class_figures(table, ledger)]
     pictures = read_pictures(table.groups, ledger)
-    write_text(folder / PAGE, render_page(table, charts, pictures))
+    write_text(folder / PAGE, render_page(table, charts, pictures, is_live))
     for old in (folder / FIGURES).glob("*.png"):
-        old.unlink()
+        old.unlink(missing_ok=True)  # two processes may write the same report
     for figure in charts:
         if (image := figure.image) is not None:
             path = folder / FIGURES / f"{figure.stem}.png"
@@ -79,6 +80,7 @@ def render_page(
     table: ResultTable,
     charts: Sequence[ReportFigure],
     pictures: Sequence[Picture],
+    is_live: bool = False,
 ) -> str:
     """Return the page as HTML.
 
@@ -113,8 +115,9 @@ def render_page(
         pictures=pictures,
         fields=table.groups,
         columns=names if len(names) > 1 else [""],
+        is_live=is_live,
         code=package_files.describe_code(),
-        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 

@@ -2,7 +2,7 @@
 
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,7 @@ class RunOptions:
     limits: Limits = field(default_factory=Limits)  # BUDGET and MAX_HOURS of the whole command
     part: Part | None = None  # which job of an array this is; None outside an array
     retry_failed: bool = False  # whether to run cells that would fail again with the same code
+    renew: Callable[[int], object] = int  # called with the number of ended cells, as cells progress
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     if not due:
         return SweepEnd(FAILED, lines) if lines else SweepEnd(FINISHED, (NOTHING,))
     mode, reason = modes.decide_mode(config)
-    costs = read_estimates(ledger, ready.entries)
+    costs = read_estimates(ledger, ready.entries, ready.begun)
     if limits.budget is not None:
         cells_due = [cell.cell for cell in due]
         calibrate_cells(costs, cells_due, ledger, node, console.out)
@@ -155,7 +156,8 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     console.out(reason)
     names = {planned.cell.signature: planned.points[0].name for planned in due}
     lengths = weigh_cells([planned.cell for planned in due], costs)
-    with SweepProgress(console, names, len(due), sweep.metric, lengths, ledger) as progress:
+    shown = console, names, len(due), sweep.metric, lengths, ledger, options.renew
+    with SweepProgress(*shown) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, node.storage / "ray", config)
     finished = len(ready.cells) - len(due) - repeats + progress.done
@@ -257,7 +259,8 @@ def _make_jobs(
     for planned in sorted(due, key=_count_flops, reverse=True):
         cell = planned.cell.with_mode(mode)
         cpu, facts = cell.config["resources"]["cpu"], {"estimate_seconds": costs.seconds(cell)}
-        jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, result_extras=facts))
+        given: dict[str, Any] = {"result_extras": facts, "shorter": planned.start.signature}
+        jobs.append(Job(cell, labels[cell.signature], cpu=cpu, **given))
     return jobs
 
 

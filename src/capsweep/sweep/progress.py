@@ -1,7 +1,7 @@
 """The progress of a running sweep: lines, the time left, and a bar for each running cell."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -48,6 +48,7 @@ class SweepProgress:
         lengths: The lengths of cells, by signature, as `weigh_cells` gives them. A cell that is not
             in the mapping has length 1.
         ledger: The ledger of the cells. The printed command that explains a failure names it.
+        renew: Called after each start, epoch and end of a cell, with the number of ended cells.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class SweepProgress:
         metric: str,
         lengths: Mapping[str, float],
         ledger: Ledger,
+        renew: Callable[[int], object] = int,
     ) -> None:
+        self.renew = renew
         self.console, self.names, self.total, self.metric = console, names, total, metric
         self.ledger, self.lengths, self._epochs = ledger, lengths, dict[str, int]()
         self._work = total - len(lengths) + sum(lengths.values())
@@ -168,3 +171,4 @@ class SweepProgress:
         self._bars.update(self._whole, completed=done, at=self.describe())
         if not self.console.is_interactive and time.monotonic() - self._last_line > LOG_SECONDS:
             self._print_line(f"[{self.describe()}]")
+        self.renew(self.done + self.failed + self.stopped)

@@ -46,9 +46,12 @@ class Estimates:
     Args:
         hardware: The name of the hardware that runs the cells. None if the cells do not
             run on this machine. Then the hardware of the last added result is preferred.
+        begun: The number of epochs, by signature, that cells need not train, because they continue
+            from finished cells.
     """
 
-    def __init__(self, hardware: str | None) -> None:
+    def __init__(self, hardware: str | None, begun: Mapping[str, int] | None = None) -> None:
+        self._begun = begun or {}
         self._is_here = hardware is not None
         self._hardware = hardware or UNKNOWN
         # By shape, then by hardware: two numbers for each result. They are the seconds of a
@@ -81,36 +84,44 @@ class Estimates:
         config, dataset = cell.config, cell.config["dataset"]
         examples = dataset["examples"]
         length = examples["train"], examples["test"], dataset["validation"]
-        key = cell.shape, *length, config["epochs"], config["limit_batches"]
+        begun = self._begun.get(cell.signature, 0)
+        key = cell.shape, *length, config["epochs"], config["limit_batches"], begun
         if key not in self._estimates:
-            self._estimates[key] = self._estimate(cell)
+            self._estimates[key] = self._estimate(cell, 1 - begun / config["epochs"])
         return self._estimates[key]
 
-    def _estimate(self, cell: Cell) -> float | None:
-        """Estimate a cell's seconds from results of its shape, or else from a calibration."""
+    def _estimate(self, cell: Cell, left: float) -> float | None:
+        """Estimate a cell's seconds from results of its shape, or else from a calibration.
+
+        The cell trains the fraction `left` of its epochs.
+        """
         if known := self._paces.get(cell.shape):
             paces = known.get(self._hardware) or [pace for some in known.values() for pace in some]
             per_step, rest = map(median, zip(*paces, strict=True))
-            return per_step * count_steps(cell, cell.config["dataset"]["examples"]["train"]) + rest
+            steps = count_steps(cell, cell.config["dataset"]["examples"]["train"])
+            return per_step * steps * left + rest
         measured = self._measured.get(cell.shape)
-        return None if measured is None else _apply_calibration(cell, measured)
+        return None if measured is None else _apply_calibration(cell, measured, left)
 
 
-def _apply_calibration(cell: Cell, measured: Measurement) -> float:
+def _apply_calibration(cell: Cell, measured: Measurement, left: float) -> float:
     """Estimate from a calibration how many seconds a cell takes in total.
 
-    The total is the sum for start, training, validation and test.
+    The total is the sum for start, training, validation and test. The cell trains the fraction
+    `left` of its epochs.
     """
-    dataset, epochs = cell.config["dataset"], cell.config["epochs"]
+    dataset, epochs = cell.config["dataset"], cell.config["epochs"] * left
     images = dataset["examples"]["test"] + count_validation_examples(dataset) * epochs
     limit = cell.config["limit_batches"]
     if limit is not None:
         images = min(images, limit * 500 * (1 + epochs))
-    trained = count_steps(cell, dataset["examples"]["train"]) * measured.seconds_per_step
+    trained = count_steps(cell, dataset["examples"]["train"]) * left * measured.seconds_per_step
     return measured.startup_seconds + trained + images * measured.evaluation_seconds_per_image
 
 
-def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estimates:
+def read_estimates(
+    ledger: Ledger, cells: Sequence[tuple[Cell, Entry]], begun: Mapping[str, int] | None = None
+) -> Estimates:
     """Make estimates from the results and calibrations of a ledger.
 
     Three sources are read in this order, until every given cell has an estimate: results of the
@@ -119,9 +130,10 @@ def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estim
     Args:
         ledger: The ledger.
         cells: The cells to estimate, each with its entry in the ledger.
+        begun: The number of epochs, by signature, that cells need not train.
     """
     is_here = not cells or cells[0][0].config["cluster"]["address"] is None
-    estimates = Estimates(provenance.name_hardware() if is_here else None)
+    estimates = Estimates(provenance.name_hardware() if is_here else None, begun)
     for _, entry in cells:
         estimates.add(entry.result or {})
     if any(estimates.seconds(cell) is None for cell, _ in cells):

@@ -170,6 +170,9 @@ class JobQueue:
         self._begun.add(_key(job))
         if not job.is_calibration:
             self.progress.on_start(job.cell.signature, job.cell.config["epochs"])
+            if job.shorter:
+                text = f"continues from the finished cell {job.shorter}"
+                self.progress.on_message(job.cell.signature, text)
 
     def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
         """Record that a job finished the epoch whose metrics are in `row`."""

@@ -71,7 +71,9 @@ def write_page(table: ResultTable, ledger: Ledger, folder: Path, is_live: bool =
     PNG files that an earlier report has left in figures/ are removed. If `is_live`, the sweep runs:
     the page says so, and reloads itself.
     """
-    charts = [*figures.make_figures(table), *classes.make_class_figures(table, ledger)]
+    charts = [*figures.make_figures(table)]
+    if not is_live:  # they read all predictions
+        charts += classes.make_class_figures(table, ledger)
     pictures = read_pictures(table.groups, ledger)
     write_text(folder / PAGE, render_page(table, charts, pictures, is_live))
     for old in (folder / FIGURES).glob("*.png"):

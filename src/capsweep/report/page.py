@@ -34,8 +34,15 @@ PAGE, FIGURES = "index.html", "figures"
 MOST_BYTES = 6_000_000  # limit for all pictures of a page together, so that browsers can open it
 # Keys of a cell's files that `list_facts` leaves out. The page shows the configuration separately,
 # and digests are only for `capsweep ledger verify`.
-NOT_SHOWN = ("signature", "science", "overrides", "logistics", "sha256", "first_activations")
-NOT_SHOWN += ("classes",)
+NOT_SHOWN = [
+    "signature",
+    "science",
+    "overrides",
+    "logistics",
+    "sha256",
+    "first_activations",
+    "classes",
+]
 
 
 @dataclass(frozen=True)

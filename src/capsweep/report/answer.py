@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from capsweep.report.formatted_table import format_interval
-from capsweep.report.grid import format_value
+from capsweep.report.grid import describe_row, format_value
 from capsweep.report.table import CellGroup, ResultTable
 from capsweep.report.trained import FACTS, NAMES, warn_of_cuts
 from capsweep.runtime.terminal import count_of
@@ -91,7 +91,9 @@ def shorten_sentences(sentences: Sequence[str]) -> list[str]:
 
 def list_comparisons(table: ResultTable) -> list[Comparison]:
     """List the comparisons of a table, column by column: first of axes, then with the baseline."""
-    comparisons = []
+    comparisons, baseline = [], table.sweep.baseline
+    if table.baseline is not None and len({g.row for g in table.groups if g.arm == baseline}) > 1:
+        baseline = describe_row(table.rows[table.baseline].coordinates)
     for column in range(len(table.columns)):
         groups = [group for group in table.groups if group.column == column]
         complete = [group for group in groups if group.full_summary]
@@ -105,7 +107,7 @@ def list_comparisons(table: ResultTable) -> list[Comparison]:
             for each, p in zip(found, p_values, strict=True)
         ]
         comparisons += [
-            Comparison(column, "", group.name, table.sweep.baseline, 1, group.difference, group.p)
+            Comparison(column, "", group.name, baseline, 1, group.difference, group.p)
             for group in groups
             if group.difference is not None
         ]
@@ -146,10 +148,11 @@ def _pair_fields(
     outer = [n for n in range(len(keys)) if n != place and n not in inner]
     sides: tuple[dict[Any, list[CellGroup]], ...] = {}, {}
     for group in groups:
-        arm = next(iter(group.cells.values())).point.arm
         for side, value in zip(sides, values, strict=True):
             if group.coordinates[place] == value:
-                side.setdefault((arm, *(group.coordinates[n] for n in outer)), []).append(group)
+                side.setdefault((group.arm, *(group.coordinates[n] for n in outer)), []).append(
+                    group
+                )
     for setting, fields in sides[0].items():
         for ours, theirs in product(fields, sides[1].get(setting, ())):
             ends = [(ours.coordinates[n], theirs.coordinates[n]) for n in inner]

@@ -54,6 +54,11 @@ class CellGroup:
     is_best: bool = False
 
     @property
+    def arm(self) -> str:
+        """The arm of the sweep from which the cells are."""
+        return next(iter(self.cells.values())).point.arm
+
+    @property
     def finished(self) -> dict[int, TableCell]:
         """The finished cells, by seed."""
         return {seed: cell for seed, cell in self.cells.items() if cell.is_finished}

@@ -135,7 +135,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     prepare_storage(node, ledger)
     labels = expand.make_labels(sweep, [point for point in points if not point.waits])
     if config["logger"]["name"] == "wandb":  # earlier sweeps may have trained some of the cells
-        content.write_columns(node.storage, sweep.name, labels)
+        content.write_columns(node.storage, labels)
     cells = planned.cells if options.part is None else select_part(planned.cells, options.part)
     ready = Plan(tuple(cell for cell in cells if not cell.points[0].waits))
     due = [cell for cell in ready.cells if cell.is_due(options.retry_failed)]

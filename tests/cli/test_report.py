@@ -57,8 +57,10 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
 def test_a_report_is_a_table_on_the_screen_and_in_files(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (finished / "wandb" / "offline-run-1").mkdir(parents=True)
     assert report(finished) == 0
     printed = capsys.readouterr().out
+    assert f"/wandb leet {finished}/wandb" in printed
     folder = finished / "reports" / "ablation-ROUTING=3"
     assert f"report: {folder / 'index.html'}\n" in printed
     assert {path.name for path in folder.iterdir()} >= {"table.md", "table.tex", "table.csv"}

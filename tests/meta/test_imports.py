@@ -30,10 +30,12 @@ from capsweep.errors import ConfigError
 from capsweep.sweep import drive
 from capsweep.tracking import mode as modes
 drive.choose_executor("local")
-wandb = {**cell.config, "logger": {"name": "wandb", "mode": "auto"}}
-for refused in (lambda: drive.choose_executor("ray"), lambda: modes.decide_mode(wandb)):
+sys.modules.update(tensorboard=None, tensorboardX=None)
+loggers = [{**cell.config, "logger": {"name": n, "mode": "auto"}} for n in ("wandb", "tensorboard")]
+asked = [(drive.choose_executor, "ray"), *((modes.decide_mode, config) for config in loggers)]
+for refuse, what in asked:
     try:
-        refused()
+        refuse(what)
     except ConfigError as error:
         print(error)
 """
@@ -147,8 +149,9 @@ def test_a_cell_runs_where_neither_ray_nor_wandb_is_installed(
 ) -> None:
     cell = small_cell("epochs=1")
     lines = run_fresh(RUN_BARE, cell.to_json()).splitlines()
-    status, without_ray, without_wandb = lines[-3:]
+    status, without_ray, without_wandb, without_board = lines[-4:]
     assert status == "finished"
     assert without_ray.startswith("EXECUTOR=ray: the package ray")
     assert "EXECUTOR=local" in without_ray
     assert without_wandb.startswith("logger=wandb: wandb is not installed")
+    assert without_board.startswith("logger=tensorboard: tensorboard is not installed; type `pip")

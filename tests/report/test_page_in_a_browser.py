@@ -1,5 +1,6 @@
 """The page as a person sees it: in Chromium."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,3 +56,19 @@ def test_the_answer_its_picture_and_the_table_follow_one_another_and_fit(
     letters = 9 * picture.size["width"] / (shown / 200 * 72)  # pixels; drawn with 9 points
     assert letters > 9
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_the_page_of_a_running_sweep_reloads_itself_until_the_sweep_ends(
+    browser: Any, tmp_path: Path
+) -> None:
+    sweep, points = small_sweep(tmp_path)
+    ledger = Ledger(tmp_path)
+    for place, is_live in enumerate((True, True, False)):
+        finish(tmp_path, points[place], 0.01)
+        answer = table.build_table(sweep, points, ledger)
+        path = page.write_page(answer, ledger, tmp_path / "report", is_live)
+        path.write_text(path.read_text().replace('data-seconds="15"', 'data-seconds="0.2"'))
+        if not place:
+            browser.get(path.as_uri())
+        until(browser, lambda done=place + 1: f"{done} stale" in browser.page_source)
+    assert not browser.find_elements("css selector", ".running")

@@ -173,6 +173,20 @@ def test_a_row_without_the_metric_is_a_gap_that_is_said(choose: Callable) -> Non
     assert more_seeds.find_undecided(chosen.sweep, chosen.points, chosen.ledger, 1) == set()
 
 
+def test_cells_that_never_predict_a_class_are_marked_and_cells_without_counts_are_not(
+    ablation,
+) -> None:
+    others = [4] * 7
+    for number in range(9):  # three cells of an earlier version, then two that name no 2
+        predicted = [5, 3, 0 if number in (3, 4) else 2, *others]
+        counts = {"examples": [4, 4, 2, *others], "missed": [0] * 10, "predicted": predicted}
+        known = {} if number < 3 else {"classes": counts}
+        ablation.finish(number, {"test/error": 0.25}, **known)
+    text, mean = ablation.render(), "25.00 ± 0.00 % (3)"
+    assert [row[3] for row in ablation.rows()] == [mean, f"{mean}†", mean]
+    assert "†: 2 of 6 cells predict some class for no test image: class 2 (2 cells).\n" in text
+
+
 @pytest.mark.parametrize("width", [60, 100, 200])
 def test_a_terminal_breaks_no_number_of_ours_at_any_width(choose: Callable, width: int) -> None:
     chosen = choose("ablation", routing="3", overrides=["dataset=digits,mnist"])

@@ -15,7 +15,9 @@ from capsweep.tracking.tracker import WandbProcess
 from capsweep.training import RunHooks
 from capsweep.training.run import Job, run
 
-LABELS = Labels("ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ("ablation", "digits"))
+NAME, TAGS = "capsnet · T=3 · seed 0", ("ablation", "digits")
+ROW = {"row.ablation": "capsnet · routing.num_iters=3"}
+LABELS = Labels("ablation", "capsnet", NAME, "Does it?", TAGS, ROW)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +64,7 @@ def train(small_cell: Callable[..., Cell]) -> Callable[..., dict[str, Any]]:
     busy machine."""
 
     def train_cell(*overrides: str, patience: float = 60, **hooks: Any) -> dict[str, Any]:
-        if "logger=csv" not in overrides:
+        if not any(text.startswith("logger=") for text in overrides):
             overrides = ("logger=wandb", f"logger.max_seconds={patience}", *overrides)
         cell = small_cell(*overrides)
         return run(Job(cell, LABELS), RunHooks(**hooks))

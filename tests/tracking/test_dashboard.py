@@ -12,7 +12,7 @@ from wandb_server import WandbServer
 from capsweep import cli
 from capsweep.config.cell import Cell, flatten
 from capsweep.errors import UserError
-from capsweep.tracking import upload
+from capsweep.tracking import content, upload
 from capsweep.tracking.upload import SweepView
 
 # wandb-workspaces 0.4.13 has validators in a style that pydantic is about to drop.
@@ -20,7 +20,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWar
 
 AXES = ["routing.num_iters", "loss.reconstruction.weight"]
 CELLS = ["8c59b66a180a771f", "96ea0945391ece56"]
-VIEW = SweepView("ablation-seeds-1", CELLS, AXES)
+VIEW = SweepView("ablation", "ablation-seeds-1", CELLS, AXES, AXES)
+ROW = "row.ablation.value"
 
 
 def build() -> dict[str, Any]:
@@ -39,22 +40,26 @@ def panels(built: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [p["config"] for s in sections for p in s["panels"] if p["viewType"] == kind]
 
 
-def test_the_cells_of_the_sweep_are_grouped_by_arm_and_axes(
-    small_cell: Callable[..., Cell],
-) -> None:
+def test_the_runs_are_grouped_by_row_and_sorted_by_error(small_cell: Callable[..., Cell]) -> None:
     built = build()
     assert (built["entity"], built["project"]) == ("team", "capsules")
     (runs,) = built["spec"]["section"]["runSets"]
     assert filters(built) == [("name", "IN", CELLS)]  # W&B's name is the id
-    arm, *keys = [group["name"].removesuffix(".value") for group in runs["grouping"]]
-    assert (arm, keys) == ("jobType", AXES)
-    assert set(keys) <= set(flatten(small_cell().science))  # as runs have them
+    assert runs["grouping"] == [{"section": "config", "name": ROW}]
+    key = {"section": "summary", "name": "test/error"}
+    assert runs["sort"]["keys"] == [{"key": key, "ascending": True}]
+    name, metric, *settings = runs["runFeed"]["columnOrder"]
+    assert (name, metric) == ("run:displayName", "summary:test/error")
+    assert settings == [f"config:{key}.value" for key in (*AXES, "seed")]
+    assert {*AXES, "seed"} <= set(flatten(small_cell().science))  # as runs have them
+    assert all(runs["runFeed"]["columnPinned"][column] for column in (name, metric, *settings))
     curves = panels(built, "Run History Line Plot")
     assert [curve["metrics"] for curve in curves] == [[key] for key in upload.CURVES]
     axes = {(c["xAxis"], c["groupAgg"], c["groupArea"], c["limit"]) for c in curves}
     assert axes == {(axis, "mean", "minmax", 1000) for axis in ("epoch", "step")}
-    (bars,) = panels(built, "Bar Chart")
-    assert (bars["metrics"], bars["groupBy"]) == (["test/error"], "jobType")
+    bars = panels(built, "Bar Chart")
+    assert {bar["metrics"][0] for bar in bars} == {"test/error"}
+    assert [bar["groupBy"] for bar in bars] == [ROW, *(f"axis.{key}.value" for key in AXES)]
 
 
 def test_a_workspace_is_renewed_at_its_url(
@@ -88,7 +93,13 @@ def test_the_command_saves_the_sweep_as_chosen_and_prints_where(
     sent = {"spec": json.loads(view["spec"])}
     assert [len(values) for _, _, values in filters(sent)] == [5]  # five cells
     (runs,) = sent["spec"]["section"]["runSets"]
-    assert [key["name"] for key in runs["grouping"][1:]] == [f"{key}.value" for key in AXES]
+    assert [key["name"] for key in runs["grouping"]] == [ROW]
+    columns = content.read_columns(tmp_path)
+    assert columns.keys() == set(filters(sent)[0][2])
+    axes = dict(zip((f"axis.{key}" for key in AXES), (3, 0.0005), strict=True))
+    row = "capsnet · routing.num_iters=3 · loss.reconstruction.weight=0.0005"
+    assert {"row.ablation": row} | axes in columns.values()
+    assert {"row.ablation": "cnn"} in columns.values()
 
 
 def test_the_command_tells_why_there_is_no_dashboard(

@@ -4,6 +4,8 @@ The command `capsweep sweep` does the same at its end.
 """
 
 import argparse
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import answer, formatted_table, page, publish, render, table
+from capsweep.report import answer, formatted_table, live, page, publish, render, table
 from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
 from capsweep.runtime import terminal
@@ -38,6 +40,11 @@ class SweepReport:
         """Whether the table is empty, because no cell has finished or failed."""
         return not any(g.by_seed or g.causes or g.unmeasured for g in self.table.groups)
 
+    @property
+    def path(self) -> Path:
+        """The page of the report."""
+        return live.locate_page(self.places, self.table.sweep)
+
 
 def run_report(parsed: argparse.Namespace) -> int:
     """Print the table of a sweep, and write the files of its report.
@@ -55,6 +62,10 @@ def run_report(parsed: argparse.Namespace) -> int:
     points = expand.list_points(sweep)
     places.prepare(places.resolve(points[0].cell.config["places"]))
     report = make_report(sweep, points)
+    if parsed.live:
+        if not report.is_empty:
+            _write_files(report, is_live=True)
+        return 0
     is_written = write_and_print(report, console, parsed.json)
     if parsed.publish:
         published = publish.publish_answer(report.table, report.ledger)
@@ -83,11 +94,10 @@ def write_and_print(report: SweepReport, console: Console, as_json: bool = False
         Whether all files could be written. A fault is printed and not raised, because a finished
         sweep must not fail because of its report.
     """
-    folder = report.places.storage / "reports" / report.table.sweep.report_name
-    path, fault = folder / "index.html", None
+    path, fault = report.path, None
     try:
         if not report.is_empty:
-            _write_files(report, folder)
+            _write_files(report)
     except Exception as error:  # no error may make a finished sweep fail
         why = f"{type(error).__name__}: {error}"
         fault = f"{path} could not be written ({why}); type make report to try again"
@@ -97,17 +107,24 @@ def write_and_print(report: SweepReport, console: Console, as_json: bool = False
         _print_report(report, console)
     if not report.is_empty:
         console.out(f"report: {fault or path}")
+        runs = report.places.storage / "wandb"
+        if any(runs.glob("offline-run-*")):
+            command = shlex.join([f"{Path(sys.executable).parent}/wandb", "leet", str(runs)])
+            console.out(f"W&B: the page has all curves; to look at the offline runs: {command}")
     return fault is None
 
 
-def _write_files(report: SweepReport, folder: Path) -> None:
-    """Write the table of a report as Markdown, LaTeX, CSV and an HTML page."""
-    built, formatted = report.table, report.formatted
+def _write_files(report: SweepReport, is_live: bool = False) -> None:
+    """Write the table of a report as Markdown, LaTeX, CSV and an HTML page.
+
+    If `is_live`, the sweep runs, and the page reloads itself.
+    """
+    built, formatted, folder = report.table, report.formatted, report.path.parent
     short = formatted_table.format_table(built, cause=formatted_table.shorten_cause)
     write_text(folder / "table.md", render.render_markdown(built, formatted))
     write_text(folder / "table.tex", render.render_latex(built, short))
     write_text(folder / "table.csv", render.render_csv(built))
-    page.write_page(built, report.ledger, folder)
+    page.write_page(built, report.ledger, folder, is_live)
 
 
 def _print_report(report: SweepReport, console: Console) -> None:

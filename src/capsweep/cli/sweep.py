@@ -8,17 +8,21 @@ import argparse
 import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
 
 from capsweep.cluster import driver
 from capsweep.config import compose, places
 from capsweep.config.words import split_words
 from capsweep.errors import ConfigError, UserError
+from capsweep.report.live import LivePage, locate_page
 from capsweep.runtime import terminal
 from capsweep.sweep import choices, drive, estimates, expand, more_seeds
-from capsweep.sweep.drive import RunOptions
+from capsweep.sweep.drive import RunOptions, SweepEnd
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -58,7 +62,7 @@ def run_sweep(parsed: argparse.Namespace) -> int:
             "job, or type the address of Ray itself, such as head:6379"
         )
     with driver.interrupted_by_sigterm():
-        return _run_here(sweep, points, options, parsed.more_seeds)
+        return _run_here(parsed, sweep, points, options)
 
 
 def _load(parsed: argparse.Namespace) -> tuple[Sweep, list[Point], Mapping[str, Any]]:
@@ -98,24 +102,40 @@ def _read_options(parsed: argparse.Namespace, sweep: Sweep) -> RunOptions:
 
 
 def _run_here(
-    sweep: Sweep, points: list[Point], options: RunOptions, last_seeds: str | None
+    parsed: argparse.Namespace, sweep: Sweep, points: list[Point], options: RunOptions
 ) -> int:
-    """Run a sweep or a search on this machine, print its table, and return the exit status."""
-    console = terminal.make_console()
-    if sweep.search is not None:
-        from capsweep.sweep import search
+    """Run a sweep or a search on this machine, print its table, and return the exit status.
 
-        ended = search.run(sweep, options, console)
-    else:
-        ended = drive.run_in_order(sweep, points, options, console)
-        if last_seeds is not None and ended.status == drive.FINISHED:
-            ended = drive.add_seeds(sweep, points, options, last_seeds, console)
+    The page of the sweep is renewed as cells end; of the jobs of an array, only the first renews
+    it.
+    """
+    console, config = terminal.make_console(), points[0].cell.config
+    words = driver.make_report_command(parsed.sweep, _list_words(parsed), config)
+    page = LivePage(locate_page(places.resolve(config["places"]), sweep), words, console)
+    if options.part is None or options.part[0] == 1:
+        options = replace(options, renew=page.renew)
+    with closing(page):
+        ended = _run_cells(sweep, points, options, parsed.more_seeds, console)
     from capsweep.cli import report  # imported after training, because it takes time
 
     report.write_and_print(report.make_report(sweep, points), console)
     for line in ended.lines:
         print(line)
     return ended.status
+
+
+def _run_cells(
+    sweep: Sweep, points: list[Point], options: RunOptions, last_seeds: str | None, console: Console
+) -> SweepEnd:
+    """Run the cells of a sweep, or the trials of a search."""
+    if sweep.search is not None:
+        from capsweep.sweep import search
+
+        return search.run(sweep, options, console)
+    ended = drive.run_in_order(sweep, points, options, console)
+    if last_seeds is not None and ended.status == drive.FINISHED:
+        return drive.add_seeds(sweep, points, options, last_seeds, console)
+    return ended
 
 
 def _submit_to_slurm(

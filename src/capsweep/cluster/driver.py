@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capsweep.config import package_files, places
+from capsweep.config.words import BY_NAME, list_words
 from capsweep.errors import ConfigError, UnreachableError
 from capsweep.storage.files import hash_bytes
 
@@ -89,6 +90,21 @@ def make_inner_command(
     there = (config["places"][name] for name in ("storage", "data", "ledger"))
     cluster = f"CLUSTER={config['cluster']['name']}"
     return ["sweep", sweep, "--here", *typed, cluster, *_format_places(*there)]
+
+
+def make_report_command(sweep: str, words: Sequence[str], config: Mapping[str, Any]) -> list[str]:
+    """Return the words of the command that writes the page of a sweep while the sweep runs here.
+
+    Args:
+        sweep: Name or file of the sweep.
+        words: Words of the command that runs the sweep. Words that only a run takes are left out.
+        config: Configuration of the first cell.
+    """
+    taken = {word.name for word in list_words("report")}
+    only_run = [name for name in BY_NAME if name not in taken]
+    there = (config["places"][name] for name in ("storage", "data", "ledger"))
+    typed = _drop_words(words, (*only_run, *PLACES))
+    return ["report", sweep, *typed, *_format_places(*there), "--live"]
 
 
 def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str] | None:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
@@ -35,6 +35,7 @@ LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 LOGISTICS_INSIDE = (
     "routing.impl",
     "dataset.examples",
+    "dataset.class_names",  # for figures, pages and predictions
     "dataset.footnote",  # a note below tables with numbers of this data set
     "dataset.source",  # only a name; the fingerprint of the reader identifies the data
     "dataset.reader.folders",
@@ -107,6 +108,7 @@ WORKLESS = (
     "dataset.reader",
     "dataset.shards",
     "dataset.examples",
+    "dataset.class_names",  # for figures, pages and predictions
     "dataset.validation",
     "dataset.shift",
     "dataset.test",
@@ -155,6 +157,17 @@ class Cell:
         before, after = _write_hashed({**self.science, "seed": NO_SEED}).split(json.dumps(NO_SEED))
         return before, after
 
+    def list_shorter(self) -> Iterator[tuple[int, str]]:
+        """Yield epochs and signature of each cell with fewer epochs and otherwise equal science.
+
+        The cell with the most epochs comes first.
+        """
+        before, after = _write_hashed({**self.science, "epochs": NO_SEED}).split(
+            json.dumps(NO_SEED)
+        )
+        for epochs in range(self.config["epochs"] - 1, 0, -1):
+            yield epochs, _hash_text(f"{before}{epochs}{after}")
+
     @cached_property
     def shape(self) -> str:
         """A hash (8 hex digits) of the settings that decide time and memory of a training step.
@@ -195,10 +208,13 @@ class Cell:
     def with_mode(self, mode: str) -> "Cell":
         """Return a copy of the cell with a fixed mode of W&B: "online", "offline" or "none".
 
-        Workers then use this mode and do not decide it again. "none" switches W&B off.
+        Workers then use this mode and do not decide it again. "none" switches W&B off. Other
+        loggers have no mode.
         """
-        logger = {"name": "csv"} if mode == "none" else {"mode": mode}
-        return Cell({**self.config, "logger": self.config["logger"] | logger}, self.overrides)
+        logger = self.config["logger"]
+        if logger["name"] == "wandb":
+            logger = logger | ({"name": "csv"} if mode == "none" else {"mode": mode})
+        return Cell({**self.config, "logger": logger}, self.overrides)
 
     def to_json(self) -> str:
         """Write the cell as JSON, for a worker on another node."""

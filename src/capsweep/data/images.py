@@ -287,15 +287,21 @@ class PreparedSplits(dict[str, Any]):
         parts: For each split, the object that makes its batches, by name of the split.
         digests: The sha256 of the examples from which the splits were prepared, by name; see
             `Splits.digests`.
+        source_shape: C, H and W of the images that the reader returned for training, before they
+            are cropped, or placed on a canvas, or composed.
         trained_N: The labels [N] of the examples from which training batches are made; None if the
             examples are in shards.
     """
 
     def __init__(
-        self, parts: Mapping[str, Any], digests: Mapping[str, str], trained_N: Tensor | None = None
+        self,
+        parts: Mapping[str, Any],
+        digests: Mapping[str, str],
+        source_shape: Sequence[int],
+        trained_N: Tensor | None = None,
     ) -> None:
         super().__init__(parts)
-        self.digests, self.trained_N = dict(digests), trained_N
+        self.digests, self.source_shape, self.trained_N = digests, tuple(source_shape), trained_N
 
 
 def prepare_splits(
@@ -349,4 +355,6 @@ def prepare_splits(
             f"dataset.image_shape is {list(image_shape)}, but dataset.batches makes images of "
             f"{shape}; correct one of them"
         )
-    return PreparedSplits(parts, splits.digests, getattr(train, "labels_N", None))
+    if not isinstance(train, LabelledImages):  # the examples are in shards
+        return PreparedSplits(parts, splits.digests, shape)
+    return PreparedSplits(parts, splits.digests, train.images_NCHW.shape[1:], train.labels_N)

@@ -183,6 +183,12 @@ class Mark(Record):
     server: str  # URL of the W&B server
 
 
+class Columns(Record):
+    """The columns of W&B runs: by the signature of a cell, the value of each column."""
+
+    __pydantic_extra__: dict[str, dict[str, JsonValue]] = Field(init=False)  # pyright: ignore
+
+
 class Measurement(Record):
     """The cost of cells with one `shape` on one `hardware`, as a calibration measured it."""
 

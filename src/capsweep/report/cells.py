@@ -61,6 +61,18 @@ class TableCell:
         return self.entry.result or {}
 
     @property
+    def class_counts(self) -> Mapping[str, Sequence[int]]:
+        """The counts of `examples.count_classes`; empty if the cell did not store them."""
+        return self.result.get("classes", {})
+
+    @property
+    def never_predicted(self) -> list[int]:
+        """The classes of test images that the network predicts for no test image."""
+        shown, predicted = (self.class_counts.get(key, ()) for key in ("examples", "predicted"))
+        pairs = enumerate(zip(shown, predicted, strict=True))
+        return [index for index, (examples, times) in pairs if examples and not times]
+
+    @property
     def hardware(self) -> str:
         """The name of the GPU or processor that trained the cell, or "unknown hardware"."""
         return read_hardware(self.provenance) or "unknown hardware"

@@ -7,7 +7,7 @@ from typing import Literal
 
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
-from capsweep.report import grid
+from capsweep.report import classes, grid
 from capsweep.report.grid import MISSING, describe_row, format_value
 from capsweep.report.table import CellGroup, ResultTable, TableRow
 from capsweep.report.trained import (
@@ -83,7 +83,7 @@ def _list_notes(table: ResultTable, cause: Callable[[str], str]) -> list[str]:
         notes.append(f"{sweep.path.name} with {', '.join(sweep.words)}.")
     notes += [f"{note}." for note in sweep.notes]
     notes += [f"{name}: {footnote}." for name, footnote in table.footnotes.items()]
-    notes += _notes_on_numbers(table)
+    notes += [*_notes_on_numbers(table), *classes.note_never_predicted(table)]
     for row in table.rows:
         causes_of_row = [cause(why) for group in row.values if group for why in group.causes]
         name = describe_row(row.coordinates)
@@ -200,12 +200,13 @@ def _format_mean(group: CellGroup | None, measure: Measure) -> str:
     """
     if group is None or group.unmeasured:
         return MISSING
+    mark = classes.MARK if any(cell.never_predicted for cell in group.finished.values()) else ""
     if group.full_summary is None:
         kinds = ", ".join(dict.fromkeys(map(shorten_cause, group.causes)))
-        seeds = f"{len(group.by_seed)}/{count_of(len(group.cells), 'seed')}"
+        seeds = f"{len(group.by_seed)}/{count_of(len(group.cells), 'seed')}{mark}"
         return f"{seeds}; failed: {kinds}" if kinds else seeds
     interval = format_interval(group.full_summary.interval, measure)
-    return f"{_format_summary(group.full_summary, measure)}{interval}"
+    return f"{_format_summary(group.full_summary, measure)}{mark}{interval}"
 
 
 def _format_accuracy(group: CellGroup | None) -> str:

@@ -23,7 +23,7 @@ from capsweep.config import package_files
 from capsweep.config.cell import flatten
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
-from capsweep.report import answer, figures, formatted_table, grid
+from capsweep.report import answer, classes, figures, formatted_table, grid
 from capsweep.report.cells import TableCell
 from capsweep.report.figures import ReportFigure
 from capsweep.report.table import CellGroup, ResultTable
@@ -34,7 +34,15 @@ PAGE, FIGURES = "index.html", "figures"
 MOST_BYTES = 6_000_000  # limit for all pictures of a page together, so that browsers can open it
 # Keys of a cell's files that `list_facts` leaves out. The page shows the configuration separately,
 # and digests are only for `capsweep ledger verify`.
-NOT_SHOWN = ("signature", "science", "overrides", "logistics", "sha256", "first_activations")
+NOT_SHOWN = [
+    "signature",
+    "science",
+    "overrides",
+    "logistics",
+    "sha256",
+    "first_activations",
+    "classes",
+]
 
 
 @dataclass(frozen=True)
@@ -57,16 +65,19 @@ class Picture:
     caption: str
 
 
-def write_page(table: ResultTable, ledger: Ledger, folder: Path) -> Path:
+def write_page(table: ResultTable, ledger: Ledger, folder: Path, is_live: bool = False) -> Path:
     """Write index.html and figures/ into the folder of a report, and return the page's path.
 
-    PNG files that an earlier report has left in figures/ are removed.
+    PNG files that an earlier report has left in figures/ are removed. If `is_live`, the sweep runs:
+    the page says so, and reloads itself.
     """
-    charts = list(figures.make_figures(table))
+    charts = [*figures.make_figures(table)]
+    if not is_live:  # they read all predictions
+        charts += classes.make_class_figures(table, ledger)
     pictures = read_pictures(table.groups, ledger)
-    write_text(folder / PAGE, render_page(table, charts, pictures))
+    write_text(folder / PAGE, render_page(table, charts, pictures, is_live))
     for old in (folder / FIGURES).glob("*.png"):
-        old.unlink()
+        old.unlink(missing_ok=True)  # two processes may write the same report
     for figure in charts:
         if (image := figure.image) is not None:
             path = folder / FIGURES / f"{figure.stem}.png"
@@ -78,6 +89,7 @@ def render_page(
     table: ResultTable,
     charts: Sequence[ReportFigure],
     pictures: Sequence[Picture],
+    is_live: bool = False,
 ) -> str:
     """Return the page as HTML.
 
@@ -112,8 +124,9 @@ def render_page(
         pictures=pictures,
         fields=table.groups,
         columns=names if len(names) > 1 else [""],
+        is_live=is_live,
         code=package_files.describe_code(),
-        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 

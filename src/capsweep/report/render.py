@@ -31,6 +31,7 @@ SPECIAL = str.maketrans(
         **{letter: f"${letter}$" for letter in "<>|"},
         **{"≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "·": r"$\cdot$"},
         "≠": r"$\neq$",
+        "†": r"\dag{}",
         **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
         '"': r"\char34{}",
     }

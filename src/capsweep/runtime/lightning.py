@@ -26,6 +26,7 @@ from pytorch_lightning import Callback as Callback
 from pytorch_lightning import LightningModule as LightningModule
 from pytorch_lightning import Trainer as Trainer
 from pytorch_lightning.callbacks import Checkpoint as Checkpoint
+from pytorch_lightning.loggers import TensorBoardLogger as TensorBoardLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO as TorchCheckpointIO
 from pytorch_lightning.utilities.seed import isolate_rng as isolate_rng
 from pytorch_lightning.utilities.types import (

@@ -2,7 +2,7 @@
 
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from capsweep.sweep.plan import Plan, PlannedCell
 from capsweep.sweep.progress import SweepProgress, weigh_cells
 from capsweep.sweep.queue import Executor, JobQueue, execute_locally
 from capsweep.sweep.spec import Sweep
+from capsweep.tracking import content
 from capsweep.tracking import mode as modes
+from capsweep.tracking.content import Labels
 from capsweep.training.run import Job
 
 # Exit statuses; 2 is bad input. UNFINISHED: no cell failed, but some cells have not finished.
@@ -104,6 +106,7 @@ class RunOptions:
     limits: Limits = field(default_factory=Limits)  # BUDGET and MAX_HOURS of the whole command
     part: Part | None = None  # which job of an array this is; None outside an array
     retry_failed: bool = False  # whether to run cells that would fail again with the same code
+    renew: Callable[[int], object] = int  # called with the number of ended cells, as cells progress
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,9 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     planned = plan.make_plan(points, ledger)
     execute = choose_executor(options.executor)
     prepare_storage(node, ledger)
+    labels = expand.make_labels(sweep, [point for point in points if not point.waits])
+    if config["logger"]["name"] == "wandb":  # earlier sweeps may have trained some of the cells
+        content.write_columns(node.storage, labels)
     cells = planned.cells if options.part is None else select_part(planned.cells, options.part)
     ready = Plan(tuple(cell for cell in cells if not cell.points[0].waits))
     due = [cell for cell in ready.cells if cell.is_due(options.retry_failed)]
@@ -142,15 +148,16 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     if not due:
         return SweepEnd(FAILED, lines) if lines else SweepEnd(FINISHED, (NOTHING,))
     mode, reason = modes.decide_mode(config)
-    costs = read_estimates(ledger, ready.entries)
+    costs = read_estimates(ledger, ready.entries, ready.begun)
     if limits.budget is not None:
         cells_due = [cell.cell for cell in due]
         calibrate_cells(costs, cells_due, ledger, node, console.out)
-    jobs = _make_jobs(sweep, points, due, mode, costs)
+    jobs = _make_jobs(labels, due, mode, costs)
     console.out(reason)
     names = {planned.cell.signature: planned.points[0].name for planned in due}
     lengths = weigh_cells([planned.cell for planned in due], costs)
-    with SweepProgress(console, names, len(due), sweep.metric, lengths, ledger) as progress:
+    shown = console, names, len(due), sweep.metric, lengths, ledger, options.renew
+    with SweepProgress(*shown) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, node.storage / "ray", config)
     finished = len(ready.cells) - len(due) - repeats + progress.done
@@ -242,17 +249,18 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
 
 
 def _make_jobs(
-    sweep: Sweep, points: Sequence[Point], due: Sequence[PlannedCell], mode: str, costs: Estimates
+    labels: Mapping[str, Labels], due: Sequence[PlannedCell], mode: str, costs: Estimates
 ) -> list[Job]:
     """Return a job for each due cell; the cell with the most FLOPs comes first.
 
     The queue keeps this order for cells whose duration is unknown.
     """
-    labels, jobs = expand.make_labels(sweep, points), []
+    jobs = []
     for planned in sorted(due, key=_count_flops, reverse=True):
         cell = planned.cell.with_mode(mode)
         cpu, facts = cell.config["resources"]["cpu"], {"estimate_seconds": costs.seconds(cell)}
-        jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, result_extras=facts))
+        given: dict[str, Any] = {"result_extras": facts, "shorter": planned.start.signature}
+        jobs.append(Job(cell, labels[cell.signature], cpu=cpu, **given))
     return jobs
 
 

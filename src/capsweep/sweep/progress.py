@@ -1,8 +1,7 @@
 """The progress of a running sweep: lines, the time left, and a bar for each running cell."""
 
 import time
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -22,15 +21,11 @@ LOG_SECONDS = 60.0  # without a terminal: seconds between lines about the sweep
 def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
     """Return the length of each cell, by signature.
 
-    Lengths are estimates in seconds. For a cell without an estimate, the length is its number of
-    epochs times the mean seconds of an epoch of the estimated cells. If no cell has an estimate,
-    all lengths are numbers of epochs.
+    Lengths are estimates in seconds. If a cell has no estimate, all lengths are numbers of epochs.
     """
-    seconds = {cell.signature: costs.seconds(cell) for cell in cells}
-    epochs = {cell.signature: cell.config["epochs"] for cell in cells}
-    known = {s: of_cell / epochs[s] for s, of_cell in seconds.items() if of_cell}
-    usual = fmean(known.values()) if known else 1.0
-    return {s: count * known.get(s, usual) for s, count in epochs.items()}
+    seconds = {cell.signature: costs.seconds(cell) or 0.0 for cell in cells}
+    epochs = {cell.signature: float(cell.config["epochs"]) for cell in cells}
+    return seconds if all(seconds.values()) else epochs
 
 
 class SweepProgress:
@@ -48,6 +43,7 @@ class SweepProgress:
         lengths: The lengths of cells, by signature, as `weigh_cells` gives them. A cell that is not
             in the mapping has length 1.
         ledger: The ledger of the cells. The printed command that explains a failure names it.
+        renew: Called after each start, epoch and end of a cell, with the number of ended cells.
     """
 
     def __init__(
@@ -58,7 +54,9 @@ class SweepProgress:
         metric: str,
         lengths: Mapping[str, float],
         ledger: Ledger,
+        renew: Callable[[int], object] = int,
     ) -> None:
+        self.renew = renew
         self.console, self.names, self.total, self.metric = console, names, total, metric
         self.ledger, self.lengths, self._epochs = ledger, lengths, dict[str, int]()
         self._work = total - len(lengths) + sum(lengths.values())
@@ -167,3 +165,4 @@ class SweepProgress:
         self._bars.update(self._whole, completed=done, at=self.describe())
         if not self.console.is_interactive and time.monotonic() - self._last_line > LOG_SECONDS:
             self._print_line(f"[{self.describe()}]")
+        self.renew(self.done + self.failed + self.stopped)

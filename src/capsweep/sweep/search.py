@@ -247,7 +247,7 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     mode, reason = modes.decide_mode(config)
     trials = read_trials(sweep, ledger)
     rest = count_left(sweep, trials)
-    progress = SweepProgress(console, {}, rest, search.metric, {}, ledger)
+    progress = SweepProgress(console, {}, rest, search.metric, {}, ledger, options.renew)
     queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)
     console.out(f"{describe_search(sweep, trials)}\n{reason}")
     with progress:

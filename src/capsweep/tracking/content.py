@@ -1,13 +1,19 @@
-"""The name and the content of a cell's W&B run, read from the ledger only.
+"""The name and the content of a cell's W&B run, read from the ledger.
 
 The ledger is the original, and W&B gets a copy. A `Tracker` sends the content while the cell runs,
 or `capsweep wandb sync` sends the content later. Both write the same run. The file
 STORAGE/wandb/synced/SIGNATURE.json is called the mark of a cell. It says which content W&B has.
+
+The configuration of a run also has columns that are not science: `row.SWEEP` is the place of the
+cell in a sweep, without the seed, and `axis.KEY` is the value of an axis of the cell's arm. A
+workspace groups runs by these columns. The provenance of a cell has only the columns of the sweep
+that trained the cell. So each sweep also writes the columns of all its cells to the file
+STORAGE/wandb/columns.json.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +22,7 @@ from capsweep.config.cell import SCIENCE, Cell, flatten, get
 from capsweep.errors import DamageError
 from capsweep.ledger import records, stored_files
 from capsweep.ledger.ledger import EVALUATIONS, POINTS, Ledger
-from capsweep.storage.files import hash_bytes, read_plain_file, write_json
+from capsweep.storage.files import hash_bytes, lock_file, read_plain_file, write_json
 
 Row = dict[str, Any]
 
@@ -24,6 +30,7 @@ SEPARATOR = " · "
 LONGEST, LONGEST_TAG = 128, 64  # characters that W&B allows in a name and in a tag
 ITERATIONS, WEIGHT = "routing.num_iters", "loss.reconstruction.weight"
 CODE = ("numerics", "commit", "dirty")
+COLUMNS = "wandb/columns.json"  # file in the storage
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Labels:
     name: str = ""  # name of the run; empty: the cell's signature is used
     notes: str = ""  # question that the sweep answers
     tags: Sequence[str] = ()  # for example data set, model and routing
+    # Values of the run's configuration that are not science, such as the row of the cell.
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 UNTRACKED = {"project": None, "entity": None, "mode": "none"} | asdict(Labels())
@@ -53,7 +62,7 @@ def make_labels(cell: Cell) -> Labels:
         for text in cell.overrides
         if (key := text.partition("=")[0]) not in named and key.partition(".")[0] in SCIENCE
     ]
-    name = format_run_name(cell.config, model, place, signature=cell.signature)
+    name = format_run_name(cell.config, model, place, cell.signature)
     return Labels(job_type=model, name=name, tags=list_run_tags(cell.config))
 
 
@@ -61,7 +70,6 @@ def format_run_name(
     config: Mapping[str, Any],
     arm: str,
     place: Sequence[str] = (),
-    weights: Collection[float] = (),
     signature: str = "",
 ) -> str:
     """Return the name of a run: arm, routing iterations, reconstruction, other axes, seed.
@@ -70,10 +78,6 @@ def format_run_name(
         config: The configuration of the cell.
         arm: The name of the cell's arm.
         place: The coordinates of the cell, as overrides.
-        weights: The reconstruction weights of the cells with which this cell is compared. The name
-            contains "no recon" if the weight of this cell is 0, and else "recon". If a number in
-            `weights` is neither 0 nor the weight of this cell, the weight of this cell follows
-            "recon". Without routing, the name has neither "no recon" nor "recon".
         signature: The signature of the cell. If the name has more than LONGEST characters, the end
             of the name is replaced with the signature.
     """
@@ -81,9 +85,8 @@ def format_run_name(
     iterations = get(config, ITERATIONS)
     parts = [arm] if iterations is None else [arm, f"T={iterations}"]
     if config["routing"] is not None:  # without routing there are no capsules, so no reconstruction
-        weight = read_reconstruction_weight(config)
-        same = {weight, *weights} <= {weight, 0}
-        parts.append("no recon" if weight == 0 else "recon" if same else f"recon {weight:g}")
+        weight = get(config, WEIGHT)
+        parts.append(f"recon {weight:g}" if weight else "no recon")
     name = SEPARATOR.join([*parts, *axes, f"seed {config['seed']}"])
     if len(name) <= LONGEST:
         return name
@@ -101,11 +104,6 @@ def list_run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
     limited = [] if config["limit_batches"] is None else ["limited"]
     tags = [*further, *limited, config["dataset"]["name"], config["model"]["name"], *variant]
     return tuple(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags))
-
-
-def read_reconstruction_weight(config: Mapping[str, Any]) -> float:
-    """Return the weight of the reconstruction loss; 0 if there is no such loss."""
-    return get(config, WEIGHT) or 0.0
 
 
 @dataclass(frozen=True)
@@ -128,22 +126,28 @@ class RunContent:
         return hash_bytes(json.dumps(plain, sort_keys=True).encode())
 
 
-def read_content(ledger: Ledger, signature: str) -> RunContent:
+def read_content(ledger: Ledger, signature: str, columns: Mapping[str, Any] = {}) -> RunContent:
     """Read the content of a cell from the ledger, as W&B should have it now.
+
+    Args:
+        ledger: The ledger that has the cell.
+        signature: The signature of the cell.
+        columns: Columns of the cell that are not in its provenance (`read_columns`).
 
     Raises:
         DamageError: If a file of the cell is damaged.
     """
     entry, provenance = ledger.read_entry(signature), ledger.read_provenance(signature)
-    rows = ledger.read_rows(signature)
+    epochs = ledger.read_rows(signature)
     points = ledger.read_rows(signature, POINTS)
-    last = {key: value for row in rows[-1:] for key, value in row.items() if "/" in key}
+    last = {key: value for row in epochs[-1:] for key, value in row.items() if "/" in key}
+    run = make_run_arguments(signature, provenance, ledger.read_science(signature) or {})
     return RunContent(
         signature=signature,
         status="finished" if entry.status in ("done", "stale") else entry.status,
         mode=provenance.get("tracking", UNTRACKED)["mode"],
-        run=make_run_arguments(signature, provenance, ledger.read_science(signature) or {}),
-        rows=tuple(merge_rows(rows, points)),
+        run=run | {"config": {**run["config"], **columns}},
+        rows=tuple(merge_rows(epochs, points)),
         summary=summarise_result(entry.result) if entry.result else last,
         pictures=_hash_pictures(ledger, signature),
     )
@@ -165,7 +169,7 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     """Return the section `tracking` of a cell's provenance.
 
     The section has the project, the entity, the mode and the labels of the W&B run. Without W&B,
-    the project is None and the mode is "none". The key `columns` has the data source, if any.
+    the project is None and the mode is "none". Its columns also have the data source, if any.
     """
     named = labels if labels.name else replace(labels, name=cell.signature)
     source = cell.config["dataset"].get("source")  # not part of science, but useful to sort runs
@@ -174,7 +178,7 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     if logger["name"] == "wandb":
         place = {key: logger[key] for key in ("project", "entity")}
         place |= {"mode": "online" if logger["mode"] == "online" else "offline"}
-    return place | asdict(named) | {"columns": columns}
+    return place | asdict(named) | {"columns": {**columns, **labels.columns}}
 
 
 def summarise_result(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,6 +215,48 @@ def make_run_arguments(
     config = flatten(science) | tracking.get("columns", {})
     config |= {key: value for key, value in origin.items() if value is not None}
     return {"id": signature, "config": config} | {key: tracking[key] for key in keys}
+
+
+def name_row(sweep: str) -> str:
+    """Return the name of the column that has the places of cells in a sweep."""
+    return f"row.{sweep}"
+
+
+def name_axis(key: str) -> str:
+    """Return the name of the column that has the values of an axis.
+
+    The key of the axis would not do, because cells of arms without the axis have a value for it.
+    """
+    return f"axis.{key}"
+
+
+def write_columns(storage: Path, labels: Mapping[str, Labels]) -> None:
+    """Write the columns of a sweep's cells; columns of other sweeps and cells are kept.
+
+    Args:
+        storage: The storage.
+        labels: The labels of each cell of the sweep, by signature.
+
+    Raises:
+        DamageError: If the file is damaged.
+    """
+    with lock_file(storage / COLUMNS):
+        known = read_columns(storage)
+        new = {cell: known.get(cell, {}) | {**each.columns} for cell, each in labels.items()}
+        if known | new != known:
+            write_json(storage / COLUMNS, known | new)
+
+
+def read_columns(storage: Path) -> dict[str, dict[str, Any]]:
+    """Read the columns of all cells, by signature.
+
+    Raises:
+        DamageError: If the file is damaged.
+    """
+    file, cure = storage / COLUMNS, "remove it; the next `make sweep` writes it again"
+    if not file.exists():
+        return {}
+    return stored_files.parse_json(read_plain_file(file), str(file), cure, records.Columns)
 
 
 def locate_mark(storage: Path, signature: str) -> Path:

@@ -46,10 +46,17 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
         the mode and the reason.
 
     Raises:
-        ConfigError: In case 3 with logger.mode=online. With `logger.name=wandb` also if the package
-            wandb is not installed, or if W&B's settings are wrong.
+        ConfigError: In case 3 with logger.mode=online, or if the package of the logger is not
+            installed, or if W&B's settings are wrong.
     """
-    logger = config["logger"]
+    logger, storage = config["logger"], places.locate_folder(config["places"]["storage"])
+    if logger["name"] == "tensorboard":
+        if not any(map(importlib.util.find_spec, ("tensorboard", "tensorboardX"))):
+            cure = "type `pip install tensorboard`, or set logger=csv"
+            raise ConfigError(f"logger=tensorboard: tensorboard is not installed; {cure}")
+        folder = f"{storage}/tensorboard"
+        look = f"`pip install tensorboard` and `tensorboard --logdir {folder}` show them"
+        return "none", f"TensorBoard: files go to {folder}; {look}"
     if logger["name"] != "wandb":
         return "none", f"W&B: off (logger={logger['name']}); metrics are in the ledger"
     if importlib.util.find_spec("wandb") is None:
@@ -73,9 +80,8 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
         reason = f"{url} does not answer"
     else:
         return "online", f"W&B: online at {url}, project {logger['project']}"
-    folder = f"{places.locate_folder(config['places']['storage'])}/wandb"
     cure = "upload later with make wandb-sync"
-    return "offline", f"W&B: offline, {reason}; runs go to {folder}; {cure}"
+    return "offline", f"W&B: offline, {reason}; runs go to {storage}/wandb; {cure}"
 
 
 def read_server_url() -> str:

@@ -35,7 +35,6 @@ from typing import Any, ClassVar
 
 from capsweep.config import package_files
 from capsweep.config.cell import Cell
-from capsweep.errors import UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger
 from capsweep.runtime import terminal
@@ -182,7 +181,7 @@ atexit.register(lambda: [child.kill() for child in IDLE_PROCESSES])
 class Tracker:
     """A writer of the W&B run of a cell. The id of the run is the cell's signature.
 
-    With logger=csv all methods do nothing. Only `close` waits for an answer of W&B's process.
+    Unless logger=wandb, all methods do nothing. Only `close` waits for an answer of W&B's process.
 
     Args:
         cell: The cell.
@@ -212,7 +211,7 @@ class Tracker:
             return
         self._mode = provenance["tracking"]["mode"]
         if Tracker.faults >= MOST_FAULTS:
-            self._print_fault("W&B failed before")
+            self._end_tracking("W&B failed before")
             return
         with self._guard_training():
             self._child = IDLE_PROCESSES.pop() if IDLE_PROCESSES else WandbProcess(RUN_HANDLER)
@@ -288,15 +287,16 @@ class Tracker:
         started = time.monotonic()
         try:
             yield
-        except (TrackingError, OSError, ValueError, UserError) as error:
-            if self._child is not None:
-                self._child.kill()
-                self._child = None
-            Tracker.faults += 1
-            self._print_fault(" ".join(str(error).split()))
+        except (TrackingError, ImportError, OSError, ValueError) as error:
+            self._end_tracking(" ".join(str(error).split()))
         self.seconds += time.monotonic() - started
 
-    def _print_fault(self, fault: str) -> None:
+    def _end_tracking(self, fault: str) -> None:
+        """End the tracking of the cell, and print the reason once."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+        Tracker.faults += 1
         self.fault = f"{fault}; capsweep wandb sync uploads this run"
         terminal.print_once(f"W&B: {self.fault}")
 

@@ -1,13 +1,14 @@
 """The uploads of `capsweep wandb`: cells that W&B lacks, and the workspace of a sweep.
 
 Cells are uploaded in parallel. A sync makes one attempt for each cell, with a time limit. A
-workspace groups the runs of a sweep, and shows curves with bands over the seeds, and the errors of
-each arm.
+workspace groups the runs of a sweep by the rows of the sweep's table. The workspace shows the
+errors of each row and of each value of an axis, and curves with bands over the seeds.
 
 A workspace must name a key of a run's configuration with the suffix `.value`, as W&B's backend
 stores the key. For our key `routing.num_iters`, the workspace has `routing.num_iters.value`.
 Without the suffix, wandb-workspaces takes the first dot for a nested key and requests
-`routing.value.num_iters`. No run has this key.
+`routing.value.num_iters`. No run has this key. The axes have bars, because a scatter plot of
+wandb-workspaces accepts no key with the suffix, and W&B's scatter plots show only numbers.
 """
 
 import fcntl
@@ -20,7 +21,15 @@ from typing import TYPE_CHECKING, Any
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger.ledger import POINT_LOSS, READERS, Ledger
 from capsweep.runtime.terminal import count_of
-from capsweep.tracking.content import RunContent, is_synced, read_content
+from capsweep.statistics.metric_format import measure_of
+from capsweep.tracking.content import (
+    RunContent,
+    is_synced,
+    name_axis,
+    name_row,
+    read_columns,
+    read_content,
+)
 from capsweep.tracking.tracker import TrackingError, WandbProcess
 
 if TYPE_CHECKING:
@@ -68,15 +77,18 @@ def find_unsynced(
 
     Args:
         ledger: The ledger that has the cells.
-        storage: The folder that has the marks.
+        storage: The folder that has the marks and the columns.
         server: The URL of the server.
         signatures: The signatures of the cells.
+
+    Raises:
+        DamageError: If a file of columns is damaged.
     """
-    result = SyncResult()
+    result, columns = SyncResult(), read_columns(storage)
 
     def read_cell(signature: str) -> RunContent | None:
         try:
-            return read_content(ledger, signature)
+            return read_content(ledger, signature, columns.get(signature, {}))
         except DamageError as error:
             result.faults[signature] = str(error)
             return None
@@ -191,10 +203,12 @@ class Sync:
 class SweepView:
     """The content of a workspace: the runs of a sweep's cells."""
 
+    sweep: str  # name of the sweep
     title: str  # name of the sweep with the words of the command, such as `ablation-EPOCHS=1`
     cells: Sequence[str]  # signatures of the cells
-    axes: Sequence[str]  # keys that have several values in the sweep; they group the runs
-    metric: str = "test/error"  # metric that the bars show for each arm
+    keys: Sequence[str]  # keys of the table that have several values
+    axes: Sequence[str]  # axes that have several values
+    metric: str = "test/error"  # metric of the table
 
 
 def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
@@ -202,6 +216,8 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
+    settings = [f"config:{key}.value" for key in (*view.keys, "seed")]
+    is_ascending = not measure_of(view.metric).higher_is_better
     return ws.Workspace(
         entity=entity,
         project=project,
@@ -210,30 +226,37 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=MOST_RUNS),
         runset_settings=ws.RunsetSettings(
             filters=expr.And(ws.Metric("ID").isin(list(view.cells))),
-            groupby=[ws.Metric("JobType"), *(ws.Config(f"{key}.value") for key in view.axes)],
+            groupby=[ws.Config(f"{name_row(view.sweep)}.value")],
+            order=[ws.Ordering(ws.Summary(view.metric), is_ascending)],
+            pinned_columns=["run:displayName", f"summary:{view.metric}", *settings],
         ),
     )
 
 
 def _make_sections(view: SweepView) -> "list[Section]":
-    """Make two sections: curves with bands over the seeds, and the metric by arm as bars."""
+    """Make two sections: the metric by row and by each axis, and curves of each row."""
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
     mean = {"groupby_aggfunc": "mean", "max_runs_to_show": MOST_RUNS}
+    groups = {"row": name_row(view.sweep)} | {key: name_axis(key) for key in view.axes}
+    bars = [
+        wr.BarPlot(
+            title=f"{view.metric} by {title} (mean, standard deviation)",
+            metrics=[view.metric],
+            groupby=wr.Config(f"{column}.value"),
+            groupby_rangefunc="stddev",
+            max_bars_to_show=MOST_RUNS,
+            **mean,
+        )
+        for title, column in groups.items()
+    ]
     title = "mean, least and greatest of the seeds"
     curves = [
         wr.LinePlot(title=f"{key} ({title})", x=axis, y=[key], groupby_rangefunc="minmax", **mean)
         for key, axis in CURVES.items()
     ]
-    bars = wr.BarPlot(
-        title=f"{view.metric} by arm (mean, standard deviation)",
-        metrics=[view.metric],
-        groupby=wr.Metric("JobType"),
-        groupby_rangefunc="stddev",
-        **mean,
-    )
-    panels = {"Curves": curves, "Answers": [bars]}
+    panels = {"Answers": bars, "Curves": curves}
     return [ws.Section(name=name, panels=made, is_open=True) for name, made in panels.items()]
 
 

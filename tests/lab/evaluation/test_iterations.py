@@ -11,6 +11,7 @@ from toy_routings import UniformRouting
 from trained_cells import make_routed
 
 from capsweep.errors import NotApplicableError
+from capsweep.lab.evaluation.figures.coupling_maps import CouplingMaps
 from capsweep.lab.evaluation.figures.iterations import (
     LOGITS,
     measure_changes,
@@ -23,10 +24,11 @@ from capsweep.lab.evaluation.traces import RoutedCell, find_routed
 from capsweep.model.routing import LayerSizes
 
 
-def summarise(cell: RoutedCell) -> dict[str, np.ndarray]:
+def summarise(cell: RoutedCell, maps: CouplingMaps | None = None) -> dict[str, np.ndarray]:
     """The arrays of all layers."""
     arrays: dict[str, np.ndarray] = {}
-    for name, (children, nats_BGT) in measure_entropies(cell).items():
+    maps = maps or CouplingMaps(cell, 0)
+    for name, (children, nats_BGT) in measure_entropies(cell, maps.add_images).items():
         arrays |= summarise_entropies(name, children, nats_BGT)
     return arrays
 
@@ -48,7 +50,8 @@ def test_the_first_iteration_of_every_layer_is_its_control(
     overrides: list[str], shares: dict[str, int | None]
 ) -> None:
     cell = make_routed(overrides, 3, 2)
-    arrays = summarise(cell)
+    maps = CouplingMaps(cell, 1)
+    arrays = summarise(cell, maps)
     assert cell.layers.keys() == shares.keys()
     for name, count in shares.items():
         if count is not None:
@@ -58,6 +61,14 @@ def test_the_first_iteration_of_every_layer_is_its_control(
         assert arrays[f"{name}.share.mean"][0] == pytest.approx(1)
         assert arrays[f"{name}.share.mean"][1] < 1
         assert arrays[f"{name}.share.quantiles"].shape == (5, 2)
+        layer = maps.layers[name]  # the shares of a child add up to 1, in each average of them
+        total = 1.0 if count != 11 else pytest.approx(10 / 11, abs=0.01)
+        by_type_IJ = layer.average(layer.links.mean_MLJ, layer.type_ML, layer.types)
+        assert by_type_IJ.sum(axis=1) == pytest.approx(total)
+        places_RCJ = maps.find_places(name)
+        assert places_RCJ is not None
+        sums_RC = places_RCJ.sum(axis=2)  # NaN at places without parents
+        assert sums_RC[np.isfinite(sums_RC)] == pytest.approx(total)
         assert (np.diff(arrays[f"{name}.share.quantiles"], axis=0) >= 0).all()
 
 

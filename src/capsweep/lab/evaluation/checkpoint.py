@@ -63,6 +63,7 @@ class TrainedCell:
         test: Test examples, prepared as in training.
         stored: Predictions that the cell stored after its test.
         train: Training examples; None if they were not read.
+        source_shape: C, H and W of the images in the data set's files.
     """
 
     name: str
@@ -71,6 +72,7 @@ class TrainedCell:
     test: EvaluatedSplit
     stored: Predictions
     train: EvaluatedSplit | None = None
+    source_shape: tuple[int, ...] = ()
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
         """Return the network's output, computed in the precision of the cell's training and test.
@@ -198,7 +200,8 @@ class CellLoader:
                     f"{read}; set DATA_DIR to the data that it was trained on"
                 )
         stored = load_predictions(self.ledger, name)
-        return TrainedCell(name, config, network, splits["test"], stored, splits["train"])
+        examples = splits["test"], stored, splits["train"], splits.source_shape
+        return TrainedCell(name, config, network, *examples)
 
     def _compose_again(self, name: str) -> Mapping[str, Any]:
         """Compose a cell's configuration from its recorded overrides, to locate its data files.

@@ -5,5 +5,13 @@ function openTarget() {
   }
   if (target) target.scrollIntoView();
 }
+function reloadUnlessRead() {
+  if (!document.querySelector("details[open]")) location.reload();
+}
 addEventListener("hashchange", openTarget);
-addEventListener("DOMContentLoaded", openTarget);
+addEventListener("DOMContentLoaded", () => {
+  const [navigation] = performance.getEntriesByType("navigation");
+  if (navigation?.type !== "reload") openTarget();  // a reload keeps the place of the reader
+  const running = document.querySelector(".running");
+  if (running) setInterval(reloadUnlessRead, 1000 * running.dataset.seconds);
+});

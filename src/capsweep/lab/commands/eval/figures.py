@@ -29,6 +29,8 @@ TRACED = (
     FIRST_IMAGES,
     option("--iterations", "routing iterations; default: as in training", type=whole_number(1)),
 )
+PLACED = option("--image", "test image to draw by place (0)", type=whole_number(0), default=0)
+COUPLED = (*TRACED, PLACED)
 CHOSEN = (
     option("--correct", "number of correct examples (8)", type=whole_number(0), default=8),
     option("--failures", "number of wrong examples (4)", type=whole_number(0), default=4),
@@ -56,7 +58,7 @@ FIGURES: dict[str, Figure] = {
     "segmentation": Figure("decoded", "draw overlapping digits one by one", CHOSEN),
     "vote-distances": Figure("vote_distances", "draw distances of votes from classes", IMAGES),
     "routing-change": Figure("iterations", "draw how much each routing iteration changes", TRACED),
-    "couplings": Figure("iterations", "draw the entropy of couplings by routing iteration", TRACED),
+    "couplings": Figure("iterations", "draw couplings: entropy, map, histogram", COUPLED),
     "training-loss": Figure("training_loss", "draw the training loss by number of iterations"),
 }
 parse_figures = make_list_type(f"some of {', '.join(FIGURES)}", str, FIGURES.__contains__)

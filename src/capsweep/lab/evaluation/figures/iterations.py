@@ -45,18 +45,19 @@ types, T iterations.
 
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.errors import NotApplicableError
+from capsweep.errors import NotApplicableError, UserError
 from capsweep.lab.evaluation import TRACED_EXAMPLES, figures
 from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.lab.evaluation.couplings import Children, find_children
 from capsweep.lab.evaluation.figures import BAND, LEVELS, Drawing, Panel
+from capsweep.lab.evaluation.figures.coupling_maps import CouplingMaps
 from capsweep.lab.evaluation.traces import RoutedCell, Trace, find_routed
 
 LOGITS, ASSIGNMENTS = "logits", "assignments"
@@ -71,11 +72,11 @@ TINY = 1e-300  # avoids 0 / 0
 
 
 def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
-    """Yield one figure of the entropy of couplings: in nats, and relative to equal couplings.
+    """Yield figures of the couplings: their entropy by iteration, their means, and their places.
 
-    Each panel has a curve for each routed layer. A dotted line shows the value for equal couplings:
-    their mean entropy in nats, or 1 for the relative entropy. These arrays are stored for each
-    layer:
+    The figure of the entropy has two panels: in nats, and relative to equal couplings. A panel has
+    a curve for each routed layer. A dotted line shows the value for equal couplings: their mean
+    entropy in nats, or 1 for the relative entropy. These arrays are stored for each layer:
 
         LAYER.control    mean entropy of equal couplings, in nats
         LAYER.parents    smallest and largest number of choices of a child
@@ -89,30 +90,43 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
             predictions.
     """
     routed = _load_routed(loader, name, options)
+    if options.image >= routed.examples:
+        raise UserError(
+            f"--image {options.image}: only images 0 to {routed.examples - 1} are traced"
+        )
+    maps = CouplingMaps(routed, options.image)
     arrays: dict[str, np.ndarray] = {"levels": np.array(LEVELS)}
     nats, shares, texts = [], [], []
-    for layer, (children, nats_BGT) in measure_entropies(routed).items():
+    for layer, (children, nats_BGT) in measure_entropies(routed, maps.add_images).items():
         arrays |= summarise_entropies(layer, children, nats_BGT)
         control = float(arrays[f"{layer}.control"])
         nats.append(figures.make_curve(f"{layer}.nats", arrays, layer, control))
         shares.append(figures.make_curve(f"{layer}.share", arrays, layer, 1.0))
-        rule = children.rule.norm if children.has_sum else "their sum over types"
         few, many = arrays[f"{layer}.parents"]
-        texts.append(f"{layer}: {few:.0f} to {many:.0f} choices by position, divided by {rule}")
+        texts.append(f"In {layer}, a child has {_describe_choices(children, few, many)}.")
     caption = (
-        "entropy of the couplings that an iteration's weighted sums use; dotted: entropy of equal "
-        f"couplings, the mean of ln(choices of a child)\n{'; '.join(texts)}\n"
-        f"mean over images and children with a choice, active or not, band: {BAND} of them; "
-        f"{routed.describe_images()}"
+        "A child divides itself among its parents; its couplings are the shares. Left: the entropy "
+        "of the shares, 0 if one parent gets everything. Dotted: the entropy of equal shares. "
+        f"Right: the first divided by the second. {' '.join(texts)}\nMean over images and over "
+        f"all children with a choice, active or not; band: {BAND} of them. Measured on the "
+        f"{routed.describe_images()}."
     )
     relative = Panel("entropy / entropy of equal couplings", shares)
     panels, title = [Panel("entropy of couplings, nats", nats), relative], "how children divide"
     picture = figures.draw_panels(panels, f"cell {name}: {title} themselves", caption)
     yield Drawing(_name_files("couplings", options), arrays, picture, caption)
+    yield from maps.draw(_name_files("", options))
 
 
-def measure_entropies(routed: RoutedCell) -> dict[str, tuple[Children, np.ndarray]]:
+def measure_entropies(
+    routed: RoutedCell, observe: Callable[[str, Tensor], object] = lambda *_: None
+) -> dict[str, tuple[Children, np.ndarray]]:
     """Compute the entropies of the couplings in all traced images.
+
+    Args:
+        routed: The cell.
+        observe: Function that is called with the name of each layer and the couplings of its last
+            iteration, for one batch of images after another.
 
     Returns:
         For each routed layer, the children of the layer and the entropies [B, G, T] in nats. Only
@@ -129,6 +143,7 @@ def measure_entropies(routed: RoutedCell) -> dict[str, tuple[Children, np.ndarra
             children[name] = find_children(routed.layers[name], couplings[0].shape[1:])
         if not children[name].has_choice.any():
             raise NotApplicableError(f"the children of {name} have one parent each")
+        observe(name, couplings[-1])
         # float32, because there is a number for every child of every image.
         nats = [children[name].measure(coupling_BMLJ)[0] for coupling_BMLJ in couplings]
         parts[name].append(np.stack(nats, axis=2, dtype=np.float32))
@@ -150,6 +165,16 @@ def summarise_entropies(
         **figures.summarise(f"{layer}.nats", nats_BGT.reshape(-1, iterations)),
         **figures.summarise(f"{layer}.share", share_BGT.reshape(-1, iterations)),
     }
+
+
+def _describe_choices(children: Children, few: float, many: float) -> str:
+    """Return the number of choices of a child, and how the child is divided among them."""
+    number = f"{few:.0f}" if few == many else f"{few:.0f} to {many:.0f}"
+    if not children.has_sum:
+        return f"{number} parents, and its couplings were divided by their sum"
+    per = {"types": " at each position", "positions": " for each type"}
+    where = "" if children.fields is None else per.get(children.rule.norm, "")
+    return f"{number} choices{where}"
 
 
 def draw_routing_change(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:

@@ -1,0 +1,31 @@
+"""`capsweep eval predict CELL --file X` shows what a trained network says of a user's pictures."""
+
+import argparse
+from pathlib import Path
+
+from capsweep.cli.program import DEVICE, SIGNATURE, Command
+from capsweep.lab.commands import option
+
+PREDICT = (
+    SIGNATURE,
+    option("--file", "an image, a folder of images, or an .npz file", type=Path, required=True),
+    option("--invert", "exchange bright and dark, for dark digits on paper", action="store_true"),
+    DEVICE,
+)
+COMMANDS: dict[str, Command] = {"predict": ("classify your own pictures", PREDICT)}
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Classify pictures, print the classes, and write a table and a picture of the results.
+
+    Returns:
+        The exit status: 1 if a picture could not be read, else 0.
+    """
+    from capsweep.config.places import locate_folder
+    from capsweep.lab.evaluation import pictures, predictions
+    from capsweep.lab.evaluation.sweep_cells import open_cell
+
+    named = pictures.list_pictures(parsed.file)  # before the data set is read, which takes longer
+    loader, signature = open_cell(parsed)
+    folder = locate_folder(parsed.storage) / "predictions" / signature
+    return predictions.publish_predictions(loader.load(signature), named, parsed, folder)

@@ -54,7 +54,7 @@ class NpzReader(OfficialReader):
             last). None infers the order from the shape.
     """
 
-    publisher = "your own source"
+    publisher = "the clone in which `make new` wrote it (conf/dataset)"
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ import argparse
 import importlib
 import os
 import pkgutil
+import re
 import sys
 import tempfile
 import traceback
@@ -43,6 +44,25 @@ def whole_number(least: int) -> Callable[[str], int]:
         return int(text)
 
     return parse_number
+
+
+def share_or_path(text: str) -> float | Path:
+    """Read a share of the training images, a number between 0 and 1, or a path."""
+    try:
+        share = float(text)
+    except ValueError:
+        return Path(text)
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"must be a share such as 0.2, or a path, got {text}")
+    return share
+
+
+def size_in_pixels(text: str) -> tuple[int, int]:
+    """Read the height and width of images, such as 32 or 32x48."""
+    sides = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", text)
+    if sides is None:
+        raise argparse.ArgumentTypeError(f"must be like 32 or 32x48 (height x width), got {text}")
+    return int(sides[1]), int(sides[2] or sides[1])
 
 
 def _option(name: str, text: str | None = None, **settings: Any) -> Option:
@@ -92,7 +112,10 @@ LIGHT = _switch("--without-weights", "leave out the files weights.ckpt")
 NEW = (
     _option("kind", "what to write", choices=["routing", "loss", "model", "dataset", "sweep"]),
     _option("name", "small letters, digits and _, such as cosine_routing"),
-    _option("--file", "for a data set: an .npz file of images and labels", type=Path),
+    _option("--file", "for a data set: pictures in folders, or .csv, IDX or .npz files", type=Path),
+    _option("--test", "its test images: a share such as 0.2, or a path", type=share_or_path),
+    _option("--validation", "its validation images: a share, or a path", type=share_or_path),
+    _option("--size", "stretch its pictures to N or HEIGHTxWIDTH pixels", type=size_in_pixels),
     _option("--axes", "axes of its images, if their shape is ambiguous", choices=["chw", "hwc"]),
 )
 URL = _option("--url", "the workspace to update; default: make a new one")

@@ -35,6 +35,7 @@ LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 LOGISTICS_INSIDE = (
     "routing.impl",
     "dataset.examples",
+    "dataset.class_names",  # for figures, pages and predictions
     "dataset.footnote",  # a note below tables with numbers of this data set
     "dataset.source",  # only a name; the fingerprint of the reader identifies the data
     "dataset.reader.folders",
@@ -107,6 +108,7 @@ WORKLESS = (
     "dataset.reader",
     "dataset.shards",
     "dataset.examples",
+    "dataset.class_names",  # for figures, pages and predictions
     "dataset.validation",
     "dataset.shift",
     "dataset.test",

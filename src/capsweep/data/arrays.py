@@ -14,6 +14,7 @@ from typing import IO
 import numpy as np
 import torch
 
+from capsweep.config import package_files
 from capsweep.data.images import LabelledImages
 from capsweep.data.official import Decoded, OfficialReader
 from capsweep.errors import DataError
@@ -61,7 +62,8 @@ class NpzReader(OfficialReader):
 
     Args:
         sha256: The sha256 of the file. The key is the name of the file without .npz.
-        folders: Where to look for the file: names of folders below the data folder.
+        folders: Where to look for the file if it is not in `conf/dataset`: names of folders below
+            the data folder.
         num_classes: The number of classes that the labels must have.
         axes: Order of the axes of images with channels: "chw" (channels first) or "hwc" (channels
             last). None infers the order from the shape.
@@ -76,7 +78,7 @@ class NpzReader(OfficialReader):
         num_classes: int,
         axes: str | None = None,
     ) -> None:
-        super().__init__(sha256, folders)
+        super().__init__(sha256, [str(package_files.find_folder("conf") / "dataset"), *folders])
         self.name = f"arrays-{axes or 'told'}-of-{num_classes}-classes"
         self.num_classes, self.axes = num_classes, axes
 
@@ -146,17 +148,21 @@ def _decode_archive(file: IO[bytes], axes: str | None) -> NpzContent:
             raise ValueError(f"it has no {', '.join(absent)}; it has {have[:MOST_NAMED]}")
         arrays = {name: archive[name] for name in names}
     shape = arrays["train_images"].shape
-    axes = _choose_axes(shape, axes)
+    axes = choose_axes(shape, axes)
     decoded = {split: _make_split(arrays, NAMES[split], shape[1:], axes) for split in splits}
     unused = [name for name in present if name not in names]
     return NpzContent(decoded, axes, _count_classes(decoded), unused)
 
 
-def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
+def choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
     """Return `axes` if it is not None; otherwise infer the order from the images' shape.
 
     If `axes` is None and images have three axes, the axis of the channels is the first or the last
     axis, whichever has a size of at most MOST_CHANNELS.
+
+    Args:
+        shape: The shape of the images, with the axis of the examples.
+        axes: Order of the axes, "chw" or "hwc"; None to infer the order.
 
     Raises:
         ValueError: If `shape` is not possible for images in the order `axes`.

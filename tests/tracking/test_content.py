@@ -72,7 +72,7 @@ def test_a_name_says_arm_iterations_reconstruction_and_seed() -> None:
     labels = {one.name: one for one in labels_of_sweep("ablation")}
     assert {"cnn · seed 2", "capsnet · T=1 · no recon · seed 1"} <= set(labels)
     assert {one.job_type for one in labels.values()} == {"cnn", "capsnet"}
-    tags = labels["capsnet · T=3 · recon · seed 0"].tags
+    tags = labels["capsnet · T=3 · recon 0.0005 · seed 0"].tags
     assert tags == ("ablation", "digits", "capsnet_small", "dynamic")
 
 
@@ -88,5 +88,5 @@ def test_what_the_command_line_changed_is_in_names_and_tags() -> None:
 def test_a_cell_run_by_itself_is_called_after_its_model_and_its_settings() -> None:
     overrides = ["model=capsnet_small", "optim.optimizer.lr=0.01", "logger=csv", "seed=4"]
     labels = content.make_labels(compose.cell(overrides))
-    assert labels.name == "capsnet_small · T=3 · recon · optim.optimizer.lr=0.01 · seed 4"
+    assert labels.name == "capsnet_small · T=3 · recon 0.0005 · optim.optimizer.lr=0.01 · seed 4"
     assert (labels.group, labels.job_type) == ("train", "capsnet_small")

@@ -86,6 +86,7 @@ def _run_cell(cell: Cell) -> int:
     """Train a cell, print its epochs and results, and return the exit status."""
     from capsweep.ledger import listing
     from capsweep.ledger.ledger import Ledger, folder_of
+    from capsweep.sweep import plan
     from capsweep.sweep.drive import prepare_storage
     from capsweep.tracking import mode as modes
     from capsweep.tracking.content import make_labels
@@ -106,7 +107,10 @@ def _run_cell(cell: Cell) -> int:
     )
     if "footnote" in dataset:
         print(f"{dataset['name']}: {dataset['footnote']}")
-    job = Job(cell.with_mode(mode), make_labels(cell))
+    start = plan.find_start(cell, ledger, {*ledger.list_signatures()})
+    for line in plan.describe_starts([start]):
+        print(line)
+    job = Job(cell.with_mode(mode), make_labels(cell), shorter=start.signature)
     outcome = run_job(job, RunHooks(on_epoch=_print_row))
     if outcome.elsewhere is not None:
         cure = f"wait for it, or if its machine is gone: capsweep ledger release {cell.signature}"

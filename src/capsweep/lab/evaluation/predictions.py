@@ -151,7 +151,7 @@ class Answers:
         """Return a line about a picture: its name, its label, and its highest scores."""
         picture, scores_N = self.pictures[place], self.scores_MN[place]
         (highest,) = predict_classes(scores_N[None], MOST_LISTED)
-        listed = ", ".join(f"{self.names[c]} {scores_N[c]:.3f}" for c in highest)
+        listed = ", ".join(f"{self.names[c]} ({scores_N[c]:.3f})" for c in highest)
         return f"{picture.title}: {listed}"
 
     def is_wrong(self, place: int) -> bool | None:
@@ -246,8 +246,7 @@ def publish_predictions(
     answers = Answers(readable, scores_MN, top_ML, [*map(str, names)], name_scores(output))
     console, text = terminal.make_console(), io.StringIO()
     console.out(
-        f"{len(shown)} of {count_of(len(readable), 'picture')}, each with the largest "
-        f"{answers.kind}s; the first is the answer",
+        f"{len(shown)} of {count_of(len(readable), 'picture')}, with the largest {answers.kind}s:",
         *map(answers.describe, shown),
         sep="\n",
     )

@@ -20,6 +20,8 @@ from capsweep.errors import AccuracyNotReachedError, DataError
 from capsweep.ledger.ledger import Ledger
 from capsweep.shards.reader import declare_data_set
 from capsweep.sweep import plan
+from capsweep.sweep.estimates import read_estimates
+from capsweep.sweep.expand import Point
 from capsweep.sweep.plan import Start
 from capsweep.training import RunHooks, callbacks
 
@@ -156,6 +158,7 @@ def find_start(cell: Cell) -> Start:
     [
         (*CAPSNET, "loss.reconstruction.weight=0.0005"),
         ("model=matrix_capsnet_tiny", "routing=em", "loss=spread", f"{SCHEDULE}=sigmoid"),
+        pytest.param((*CAPSNET, "trainer.accelerator=gpu"), marks=pytest.mark.gpu),
     ],
 )
 def test_a_cell_that_continues_a_finished_one_is_bitwise_equal_to_an_unbroken_one(
@@ -189,7 +192,13 @@ def test_a_cell_does_not_continue_a_finished_one_whose_epochs_would_differ(
     short, cell = make_resumable(tmp_path, fixed, "epochs=2"), make_resumable(tmp_path, fixed)
     train(short)
     begun = Start(short.signature, 2)
-    assert find_start(cell) == begun
+    ledger = Ledger(places.resolve(cell.config["places"]).ledger)
+    planned = plan.make_plan([Point("arm", "arm", 0, cell)], ledger)
+    assert planned.cells[0].start == begun
+    (line,) = plan.describe_starts([begun])
+    assert line == "1 cell will continue from finished cells with fewer epochs"
+    whole, rest = (read_estimates(ledger, planned.entries, n) for n in ({}, planned.begun))
+    assert (rest.seconds(cell) or 9) < (whole.seconds(cell) or 0)
     for other in ("seed=1", "optim.optimizer.lr=0.02", "rerun=always"):
         assert find_start(make_resumable(tmp_path, fixed, other)) == Start()
     with monkeypatch.context() as patch:

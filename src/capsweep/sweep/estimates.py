@@ -81,41 +81,37 @@ class Estimates:
 
     def seconds(self, cell: Cell) -> float | None:
         """Estimate the seconds of a whole run of a cell; return None if no estimate is possible."""
+        if begun := self._begun.get(cell.signature):
+            cell = Cell({**cell.config, "epochs": cell.config["epochs"] - begun}, cell.overrides)
         config, dataset = cell.config, cell.config["dataset"]
         examples = dataset["examples"]
         length = examples["train"], examples["test"], dataset["validation"]
-        begun = self._begun.get(cell.signature, 0)
-        key = cell.shape, *length, config["epochs"], config["limit_batches"], begun
+        key = cell.shape, *length, config["epochs"], config["limit_batches"]
         if key not in self._estimates:
-            self._estimates[key] = self._estimate(cell, 1 - begun / config["epochs"])
+            self._estimates[key] = self._estimate(cell)
         return self._estimates[key]
 
-    def _estimate(self, cell: Cell, left: float) -> float | None:
-        """Estimate a cell's seconds from results of its shape, or else from a calibration.
-
-        The cell trains the fraction `left` of its epochs.
-        """
+    def _estimate(self, cell: Cell) -> float | None:
+        """Estimate a cell's seconds from results of its shape, or else from a calibration."""
         if known := self._paces.get(cell.shape):
             paces = known.get(self._hardware) or [pace for some in known.values() for pace in some]
             per_step, rest = map(median, zip(*paces, strict=True))
-            steps = count_steps(cell, cell.config["dataset"]["examples"]["train"])
-            return per_step * steps * left + rest
+            return per_step * count_steps(cell, cell.config["dataset"]["examples"]["train"]) + rest
         measured = self._measured.get(cell.shape)
-        return None if measured is None else _apply_calibration(cell, measured, left)
+        return None if measured is None else _apply_calibration(cell, measured)
 
 
-def _apply_calibration(cell: Cell, measured: Measurement, left: float) -> float:
+def _apply_calibration(cell: Cell, measured: Measurement) -> float:
     """Estimate from a calibration how many seconds a cell takes in total.
 
-    The total is the sum for start, training, validation and test. The cell trains the fraction
-    `left` of its epochs.
+    The total is the sum for start, training, validation and test.
     """
-    dataset, epochs = cell.config["dataset"], cell.config["epochs"] * left
+    dataset, epochs = cell.config["dataset"], cell.config["epochs"]
     images = dataset["examples"]["test"] + count_validation_examples(dataset) * epochs
     limit = cell.config["limit_batches"]
     if limit is not None:
         images = min(images, limit * 500 * (1 + epochs))
-    trained = count_steps(cell, dataset["examples"]["train"]) * left * measured.seconds_per_step
+    trained = count_steps(cell, dataset["examples"]["train"]) * measured.seconds_per_step
     return measured.startup_seconds + trained + images * measured.evaluation_seconds_per_image
 
 

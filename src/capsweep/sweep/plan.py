@@ -109,10 +109,6 @@ class Plan:
         cells = self.cells if self.trials is None else ()
         return {planned.cell.signature: planned.start.epochs for planned in cells}
 
-    def count_status(self, status: str) -> int:
-        """Return the number of cells that have this status in the ledger."""
-        return sum(planned.entry.status == status for planned in self.cells)
-
     def count_equivalent(self) -> int:
         """Return the number of places of the grid that share a cell with an earlier place."""
         return sum(len(planned.points) - 1 for planned in self.cells)
@@ -226,9 +222,8 @@ def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
 
 def describe_plan(sweep: Sweep, plan: Plan) -> str:
     """Describe a plan: the sweep's question, the number of cells by status, and damaged entries."""
-    counts = [
-        f"{n} {NAMES.get(s, s)}" for s in STATUSES if (n := plan.count_status(s)) or s in COMMON
-    ]
+    found = Counter(cell.entry.status for cell in plan.cells)
+    counts = [f"{found[s]} {NAMES.get(s, s)}" for s in STATUSES if found[s] or s in COMMON]
     if equivalent := plan.count_equivalent():
         counts.append(f"{equivalent} equivalent")
     cells = count_of(len(plan.cells), "cell")

@@ -20,7 +20,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsweep.data.arrays import choose_axes
+from capsweep.data.arrays import MOST_CHANNELS
 from capsweep.data.batches import Batch, Presenter
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import EVALUATION_BATCH, LabelledImages
@@ -36,7 +36,8 @@ from capsweep.storage.checked import open_npz
 from capsweep.storage.files import write_atomically, write_text
 from capsweep.training import build
 
-IMAGES, LABELS = ("images", "test_images"), ("labels", "test_labels")  # arrays of an .npz file
+# How the arrays of an .npz file may be called.
+IMAGES, LABELS = ("images", "test_images", "x_test"), ("labels", "test_labels", "y_test")
 MOST_SHOWN = 20  # pictures in the drawing and in the printed table
 MOST_LISTED = 5  # classes of one picture in the printed table
 SAMPLE = 1000  # training images whose mean is compared with the mean of the pictures
@@ -195,10 +196,9 @@ def _list_arrays(path: Path) -> list[Picture]:
             )
         if images is None or images.dtype != np.uint8:
             raise ValueError(f"it needs an array {' or '.join(IMAGES)} of uint8 intensities")
-        axes = choose_axes(images.shape, None)
-        if images.ndim == 3:
-            images = images[:, None]
-        images_NCHW = torch.from_numpy(images.transpose(0, 3, 1, 2) if axes == "hwc" else images)
+        if images.ndim == 4 and images.shape[1] > MOST_CHANNELS:  # channels last
+            images = images.transpose(0, 3, 1, 2)
+        images_NCHW = torch.from_numpy(images[:, None] if images.ndim == 3 else images)
         names = [None] * len(images) if labels is None else map(str, labels.flatten().tolist())
         return [
             Picture(f"{path.stem}[{place}]", name, partial(_read_array, image_CHW))

@@ -155,10 +155,16 @@ class Answers:
         listed = ", ".join(f"{self.names[c]} ({scores_N[c]:.3f})" for c in highest)
         return f"{picture.title}: {listed}"
 
+    @cached_property
+    def places(self) -> dict[str | None, int]:
+        """The index of each class, by its name and by its number."""
+        numbers = {str(place): place for place in range(len(self.names))}
+        return {**numbers, **{name: place for place, name in enumerate(self.names)}}
+
     def is_wrong(self, place: int) -> bool | None:
         """Return whether the class of a picture is not its label; None if no label is known."""
-        label = self.pictures[place].label
-        return None if label not in self.names else self.names[self.top_ML[place, 0]] != label
+        label = self.places.get(self.pictures[place].label)
+        return None if label is None else label != self.top_ML[place, 0]
 
 
 def list_pictures(path: Path) -> list[Picture]:
@@ -306,7 +312,7 @@ def describe_errors(answers: Answers) -> Iterator[str]:
     if known and answers.top_ML.shape[1] == 1:
         share = 100 * sum(known) / len(known)
         yield f"error: {sum(known)} of {len(known)} ({share:.2f} %)."
-    if strange := {picture.label for picture in answers.pictures} - {None, *answers.names}:
+    if strange := {picture.label for picture in answers.pictures} - {None, *answers.places}:
         right = ", ".join(answers.names[:MOST_SHOWN])
         yield f"no error for label {', '.join(map(str, strange))}: the classes are {right}."
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from capsweep.data.arrays import NpzReader
 from capsweep.data.images import Splits
-from capsweep.data.importing import Imported, Request, import_data
+from capsweep.data.importing import Imported, import_data
 from capsweep.data.pictures import decode_picture
 from capsweep.errors import UserError
 
@@ -42,10 +42,11 @@ def name_columns(image: np.ndarray) -> list[str]:
     return ["label", *(f"pixel{number}" for number in range(image.size))]
 
 
-def run_import(source: Path, **request: Any) -> tuple[Splits, Imported]:
+def run_import(source: Path, **options: Any) -> tuple[Splits, Imported]:
     """Import a data set, and read the written file as a cell does."""
     target = source.parent / "written" / "own.npz"
-    data = import_data(Request(source, **request), target)
+    parts = {name: options.pop(name) for name in ("test", "validation") if name in options}
+    data = import_data(source, target, parts, **options)
     reader = NpzReader({"own": data.sha256}, ["."], len(data.class_names))
     return reader.read(str(target.parent)), data
 
@@ -172,7 +173,7 @@ def test_arrays_are_read_by_the_names_of_medmnist_and_of_keras(tmp_path: Path) -
         np.savez(tmp_path / "own.npz", **arrays, allow_pickle=False)
         splits, data = run_import(tmp_path / "own.npz", test=0.2)
         assert data.class_names == ["5", "7", "9"]
-        assert data.left_out == ["arrays of own.npz: notes"]
+        assert data.left_out == [f"arrays of {tmp_path}/own.npz: notes"]
         assert np.bincount(splits.train.labels_N).tolist() == [8, 8, 8]
 
 
@@ -193,8 +194,8 @@ def test_other_files_are_refused_saying_what_to_type_and_nothing_is_left(tmp_pat
         flat: "no folders of classes; put the pictures of each class into",
         tmp_path / "many.npz": r"have the shape \(30, 2\) for 30 images, but .* one class for each",
         tmp_path / "one.npz": r"one\.npz: train_images are float64, not uint8; write intensities",
-        tmp_path / "none.npz": "no train_images with train_labels; it has images",
-        tmp_path / "cut.npz": r"cut\.npz: it cannot be imported: ",
+        tmp_path / "none.npz": "it has no train_images; it has images",
+        tmp_path / "cut.npz": r"cut\.npz: .*; save by np\.savez",
         kaggle: "no column `label` .*Kaggle.* type --test",
         oblong: r"oblong\.csv: 56 columns of pixels are no square image",
         wrong: r"wrong\.csv: it cannot be imported: could not convert string",

@@ -46,11 +46,10 @@ def run_new(parsed: argparse.Namespace) -> None:
             "clone of the repository, after make setup"
         )
     words = name_words(parsed.name)
-    options = {name: getattr(parsed, name) for name in OPTIONS}
     if kind == "dataset":
         fill_examples(checkout, kind, words)  # refuses a name that is taken, before data are read
-        words |= import_data(checkout / f"conf/dataset/{parsed.name}.npz", **options)
-    elif any(value is not None for value in options.values()):
+        words |= import_data(checkout / f"conf/dataset/{parsed.name}.npz", parsed)
+    elif any(getattr(parsed, name) is not None for name in OPTIONS):
         names = ", ".join(f"--{name}" for name in OPTIONS)
         raise UserError(f"{names} are only for new dataset, not for new {kind}")
     if kind == "sweep":
@@ -89,23 +88,24 @@ def list_routings(checkout: Path, sweep: str) -> list[str]:
     return list(dict.fromkeys(("uniform", "dynamic", *own)))
 
 
-def import_data(target: Path, file: Path | None, **options: Any) -> dict[str, str]:
+def import_data(target: Path, parsed: argparse.Namespace) -> dict[str, str]:
     """Write the file of a new data set, print its content, and return words for the examples.
 
     Args:
         target: The .npz file to write.
-        file: The file or folder to read; None if --file was not typed.
-        **options: The other fields of `importing.Request`.
+        parsed: The options of the command.
 
     Raises:
         UserError: There is no file, or it cannot be imported.
     """
     from capsweep.data import importing
 
-    if file is None:
+    if parsed.file is None:
         raise UserError(f"new dataset: type --file PATH; {importing.TAKEN}")
-    data = importing.import_data(importing.Request(file, **options), target)
-    splits, names = data.content.splits, data.class_names
+    typed = {"test": parsed.test, "validation": parsed.validation}
+    parts = {split: part for split, part in typed.items() if part is not None}
+    data = importing.import_data(parsed.file, target, parts, parsed.size, parsed.axes)
+    splits, names = data.splits, data.class_names
     channels, height, width = splits["train"].images_NCHW.shape[1:]
     lowest = min(int(each.images_NCHW.min()) for each in splits.values())
     highest = max(int(each.images_NCHW.max()) for each in splits.values())

@@ -84,7 +84,10 @@ class IdxReader(OfficialReader):
             if self.files.find(folder, f"{name}.gz", name) is None:
                 self._download_file(folder, f"{name}.gz")
         files = self.read_verified(folder, self.sha256, ".gz", "")
-        arrays = {name: _decode_idx(*file) for name, file in files.items()}
+        arrays = {}
+        for name, (path, data) in files.items():
+            with report_undecodable(path):
+                arrays[name] = torch.from_numpy(decode_idx(path, data))
         return {
             split: LabelledImages(
                 arrays[f"{prefix}-images-idx3-ubyte"][:, None],
@@ -112,11 +115,6 @@ class IdxReader(OfficialReader):
             f"places.data={hide_query(place)}: {name} is absent and cannot be downloaded "
             f"({'; '.join(faults)}); put {needed} there, or set DATA_DIR"
         )
-
-
-def _decode_idx(path: Path, data: bytes) -> Tensor:
-    with report_undecodable(path):
-        return torch.from_numpy(decode_idx(path, data))
 
 
 def decode_idx(path: Path, data: bytes) -> np.ndarray:

@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch.nn import functional as F
 
 from capsweep.config.validation import check_resolved
-from capsweep.data.arrays import NAMES, NpzContent, choose_axes, decode_arrays
+from capsweep.data.arrays import NAMES, Labelled, check_splits, read_arrays
 from capsweep.data.digits import decode_idx
-from capsweep.data.images import VALIDATION_SEED, draw_stratified
-from capsweep.data.pictures import Found, Labelled, Size, find_splits, read_pictures
+from capsweep.data.images import VALIDATION_SEED, Decoded, LabelledImages, draw_stratified
+from capsweep.data.pictures import Found, Size, find_splits, read_pictures
 from capsweep.errors import DataError, UserError
-from capsweep.storage.checked import open_npz
 from capsweep.storage.files import (
-    hash_open_file,
+    hash_file,
     lock_file,
     open_plain_file,
     read_plain_file,
@@ -39,36 +37,7 @@ TAKEN = (
     "a .csv file with a column `label`, IDX files such as train-images-idx3-ubyte.gz or their "
     "folder, or an .npz file with train_images and train_labels"
 )
-# Names of images and labels in an .npz file: those of MedMNIST, and those of Keras.
-ARRAYS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"))
-MOST_LETTERS = 200  # of a list of names of arrays in a message
-
-Part = float | Path  # a share of the training images, or other data of the same form
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to import.
-
-    Attributes:
-        source: The file or folder.
-        test: The test images, if the source has none; None if it has some.
-        validation: The validation images, if the source has none; None for none.
-        size: Height and width to which images are stretched; None: as they are.
-        axes: Order of the axes of images with channels, `chw` or `hwc`; None to infer the order.
-    """
-
-    source: Path
-    test: Part | None = None
-    validation: Part | None = None
-    size: Size | None = None
-    axes: str | None = None
-
-    @property
-    def parts(self) -> dict[str, Part]:
-        """The test and validation images that the source does not have, by split."""
-        named = {"test": self.test, "validation": self.validation}
-        return {split: part for split, part in named.items() if part is not None}
+Part = float | Path  # a share of the training images, or a path to other data
 
 
 @dataclass(frozen=True)
@@ -77,90 +46,95 @@ class Imported:
 
     Attributes:
         sha256: The sha256 of the written file.
-        content: What the written file has.
+        splits: The examples by split.
         class_names: The name of each class, in the order of the labels.
         left_out: What was not imported, a line each.
     """
 
     sha256: str
-    content: NpzContent
+    splits: Decoded
     class_names: list[str]
     left_out: list[str]
 
 
-def import_data(request: Request, target: Path) -> Imported:
-    """Read images and labels, write them to an .npz file, and read this file again.
+def import_data(
+    source: Path,
+    target: Path,
+    parts: Mapping[str, Part],
+    size: Size | None = None,
+    axes: str | None = None,
+) -> Imported:
+    """Read and check images and labels, and write them to an .npz file.
 
     Args:
-        request: What to import.
+        source: The file or folder to read.
         target: The .npz file to write, atomically.
+        parts: The images of "test" and "validation" that the source does not have.
+        size: Height and width to which images are stretched; None: as they are.
+        axes: Order of the axes of images with channels, "chw" or "hwc"; None to infer the order.
 
     Raises:
-        DataError: The data cannot be imported; the message says why, and what to type.
+        UserError: The data cannot be imported; the message says why, and what to type.
         OSError: A file cannot be read or written.
     """
-    source = request.source
     try:
-        found = _read_splits(request)
-        splits, class_names = _number_classes(found.splits)
-        for split, part in request.parts.items():
-            if isinstance(part, float):
-                splits["train"], splits[split] = _draw_part(*splits["train"], part)
-        arrays = _name_arrays(splits, found.axes or request.axes, request.size)
-    except UserError:
-        raise
+        found = _read_splits(source, parts, size, axes)
+        numbered, class_names = _number_classes(found.splits)
     except Exception as error:  # numpy, gzip and zipfile raise any error for a damaged file
-        if isinstance(error, OSError) and error.filename is not None:
+        if isinstance(error, UserError) or (isinstance(error, OSError) and error.filename):
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{source}: it cannot be imported: {reason}") from error
+    for split, part in parts.items():
+        if isinstance(part, float):
+            numbered["train"], numbered[split] = _draw_part(*numbered["train"], part)
+    splits = check_splits(source, numbered, len(class_names), found.axes or axes)
+    if size is not None:
+        splits = {split: _stretch(examples, size) for split, examples in splits.items()}
+    arrays = {f"{NAMES[split]}_images": each.images_NCHW.numpy() for split, each in splits.items()}
+    arrays |= {f"{NAMES[split]}_labels": each.labels_N.numpy() for split, each in splits.items()}
     with lock_file(target):
         write_atomically(target, lambda file: np.savez(file, allow_pickle=False, **arrays))
-    try:
-        with open_plain_file(target) as file:
-            sha256 = hash_open_file(file)
-            content = decode_arrays(source, file, "chw")
-    except DataError:
-        target.unlink()
-        raise
-    return Imported(sha256, content, class_names, found.left_out)
+    return Imported(hash_file(target), splits, class_names, found.left_out)
 
 
-def _read_splits(request: Request) -> Found:
+def _stretch(examples: LabelledImages, size: Size) -> LabelledImages:
+    images_NCHW = F.interpolate(examples.images_NCHW, size, mode="bilinear", antialias=True)
+    return LabelledImages(images_NCHW, examples.labels_N)
+
+
+def _read_splits(
+    source: Path, parts: Mapping[str, Part], size: Size | None, axes: str | None
+) -> Found:
     """Read the images and labels of all splits, except those that are drawn later.
 
     Raises:
         DataError: A split is missing or is there twice, or its content is not valid.
         Exception: A file is damaged; numpy, gzip and zipfile raise many types of errors.
     """
-    source, paths = request.source, {k: v for k, v in request.parts.items() if isinstance(v, Path)}
+    paths = {split: part for split, part in parts.items() if isinstance(part, Path)}
     if source.is_dir() and not _list_idx(source):
         left_out: list[str] = []
         folders = find_splits(source, left_out)
-        _check_splits(request, folders)
+        _check_parts(source, folders, parts)  # before pictures are decoded
         for split, path in paths.items():
             folders[split] = _take_only(path, find_splits(path, left_out))
-        return read_pictures(folders, request.size, left_out)
-    found = _read_file(source, request.axes)
-    _check_splits(request, found.splits)
+        return read_pictures(folders, size, left_out)
+    found = _read_file(source, axes)
+    _check_parts(source, found.splits, parts)
     for split, path in paths.items():
-        found.splits[split] = _take_only(path, _read_file(path, request.axes).splits)
+        found.splits[split] = _take_only(path, _read_file(path, axes).splits)
     return found
 
 
-def _check_splits(request: Request, splits: Collection[str]) -> None:
-    """Check, before pictures are decoded, that each split is there or named, and not both.
-
-    Raises:
-        DataError: There are two sources of a split, or no test images.
-    """
-    source = request.source
-    if twice := [split for split in request.parts if split in splits]:
+def _check_parts(source: Path, splits: Collection[str], parts: Mapping[str, Part]) -> None:
+    """Raise DataError if there are two sources of a split, or no test images."""
+    if twice := [split for split in parts if split in splits]:
         raise DataError(
             f"{source} has {twice[0]} images already; leave out --{twice[0]}, or type --file "
             "with the path of the training images"
         )
-    if "test" not in {*splits, *request.parts}:
+    if "test" not in {*splits, *parts}:
         raise DataError(
             f"{source} has no test images with labels; type --test 0.2 to draw a fifth of "
             "each class, or --test PATH"
@@ -180,7 +154,9 @@ def _read_file(path: Path, axes: str | None) -> Found:
     if path.suffix == ".csv":
         return _read_csv(path, axes)
     if path.suffix == ".npz":
-        return _read_npz(path)
+        with open_plain_file(path) as file:
+            splits, unused = read_arrays(path, file)
+        return Found(splits, [f"arrays of {path}: {', '.join(unused)}"] if unused else [])
     path.stat()  # raises OSError if there is no file
     is_packed = path.suffix in (".zip", ".gz", ".tar", ".tgz", ".rar", ".7z")
     raise DataError(f"{path}: {'unpack it, and name its folder' if is_packed else TAKEN}")
@@ -227,41 +203,6 @@ def _number_classes(splits: dict[str, Labelled]) -> tuple[dict[str, Labelled], l
     class_names = [str(name).removesuffix(".0") for name in names]
     check_resolved("the name of a class", class_names)
     return numbered, class_names
-
-
-def _name_arrays(
-    splits: Mapping[str, Labelled], axes: str | None, size: Size | None
-) -> dict[str, np.ndarray]:
-    """Return the arrays of the file to write; its images are [N, C, H, W], of the given size."""
-    axes = choose_axes(splits["train"][0].shape, axes)
-    arrays = {}
-    for split, (images, labels) in splits.items():
-        if images.ndim == 3:
-            images = images[:, None]
-        elif axes == "hwc":
-            images = images.transpose(0, 3, 1, 2)
-        if size is not None and images.shape[2:] != size and images.dtype == np.uint8:
-            images_NCHW = torch.from_numpy(np.ascontiguousarray(images))
-            images = F.interpolate(images_NCHW, size, mode="bilinear", antialias=True).numpy()
-        arrays[f"{NAMES[split]}_images"] = images
-        arrays[f"{NAMES[split]}_labels"] = labels
-    return arrays
-
-
-def _read_npz(path: Path) -> Found:
-    """Read the arrays of an .npz file that have one of the names in ARRAYS."""
-    splits, used = {}, set()
-    with open_plain_file(path) as file, open_npz(file) as archive:
-        for split, prefix in NAMES.items():
-            taken = [(images.format(prefix), labels.format(prefix)) for images, labels in ARRAYS]
-            if pair := next((pair for pair in taken if {*pair} <= {*archive.files}), None):
-                splits[split] = archive[pair[0]], archive[pair[1]]
-                used |= {*pair}
-        unused = ", ".join(name for name in archive.files if name not in used)[:MOST_LETTERS]
-    if "train" not in splits:
-        have = unused or "nothing"
-        raise DataError(f"{path}: it has no train_images with train_labels; it has {have}")
-    return Found(splits, [f"arrays of {path.name}: {unused}"] if unused else [])
 
 
 def _read_csv(path: Path, axes: str | None) -> Found:

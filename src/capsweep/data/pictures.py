@@ -3,8 +3,8 @@
 A folder has a folder for each class. Alternatively it has the folders `train` and `test` and,
 optionally, `val`, each with a folder for each class.
 
-Every picture is converted by the same rule. It is turned as its EXIF data say. Of 16-bit pixels the
-high byte is kept. Transparent pixels become white. Palettes and other colours become RGB.
+Every picture is converted by the same rule. It is turned as its EXIF data say. Pixels of 16 bits
+are divided by 257. Transparent pixels become white. Palettes and other colours become RGB.
 """
 
 import os
@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 from rich.progress import track
 
+from capsweep.data.arrays import Labelled
 from capsweep.errors import DataError
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
@@ -37,10 +38,10 @@ SPLITS = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 MOST_NAMED = 5  # how many pictures or sizes a line names
+WIDE = 257  # an intensity of 16 bits divided by an intensity of 8 bits
 USUAL_SIDE = 32  # side in pixels that is proposed for larger pictures
 
 Size = tuple[int, int]  # height and width in pixels
-Labelled = tuple[np.ndarray, np.ndarray]  # images [N, ...] and labels [N]
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Found:
 
 
 def decode_picture(path: Path, size: Size | None = None) -> np.ndarray:
-    """Decode a picture as RGB; the module says how other pixels are converted.
+    """Decode a picture as RGB.
 
     Args:
         path: The file.
@@ -81,18 +82,33 @@ def decode_picture(path: Path, size: Size | None = None) -> np.ndarray:
             raise DataError(f"{picture.width}x{picture.height} pixels are too many")
         if size is not None:
             picture.draft("RGB", (2 * max(size), 2 * max(size)))  # decodes large JPEG files faster
-        picture = ImageOps.exif_transpose(picture)
-        if picture.mode.startswith("I;16"):
-            picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-        if picture.mode in ("I", "F"):
-            raise DataError("its pixels have 32 bits; save it with 8 or 16 bits")
-        if picture.has_transparency_data:
-            white = Image.new("RGBA", picture.size, "white")
-            picture = Image.alpha_composite(white, picture.convert("RGBA"))
-        picture = picture.convert("RGB")
-        if size is not None:
-            picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        picture = make_rgb(picture)
+    if size is not None:
+        picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(picture).transpose(2, 0, 1)
+
+
+def make_rgb(picture: Image.Image) -> Image.Image:
+    """Convert a picture to upright RGB, by the rule at the top of the module.
+
+    Args:
+        picture: The picture, in any mode of Pillow.
+
+    Raises:
+        DataError: The picture has pixels of 32 bits.
+    """
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode.startswith("I"):
+        values = np.asarray(picture).astype(np.int64)
+        if values.min() < 0 or values.max() >= 2**16:
+            raise DataError("its pixels have 32 bits; save it with 8 or 16 bits")
+        picture = Image.fromarray((values // WIDE).astype(np.uint8))
+    if picture.mode == "F":
+        raise DataError("its pixels are fractions; save it with 8 or 16 bits")
+    if picture.has_transparency_data:
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture.convert("RGBA"))
+    return picture.convert("RGB")
 
 
 def read_pictures(folders: Mapping[str, Path], size: Size | None, left_out: list[str]) -> Found:

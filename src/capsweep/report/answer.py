@@ -23,7 +23,7 @@ from capsweep.report.table import CellGroup, ResultTable
 from capsweep.report.trained import FACTS, NAMES, warn_of_cuts
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.metric_format import measure_of
-from capsweep.statistics.seeds import LEVEL, PairedDifference, adjust_holm, paired_difference
+from capsweep.statistics.seeds import LEVEL, PairedDifference, adjust_tests, paired_difference
 from capsweep.sweep.choices import ITERATIONS, RECONSTRUCTION
 
 MOST_NAMED = 3  # comparisons that a sentence lists; of more, the sentence counts outcomes
@@ -100,12 +100,8 @@ def list_comparisons(table: ResultTable) -> list[Comparison]:
         # Arms differ in many keys, and errors on different data are not comparable.
         places = [n for n, key in enumerate(table.sweep.rows) if key not in ("arm", "dataset")]
         found = [each for place in places for each in _compare_values(table, complete, place)]
-        p_values = [each.difference.t_test for each in found]
-        adjusted = iter(adjust_holm([p for p in p_values if p is not None]))
-        comparisons += [
-            replace(each, p=None if p is None else next(adjusted))
-            for each, p in zip(found, p_values, strict=True)
-        ]
+        p_values = adjust_tests([each.difference for each in found])
+        comparisons += [replace(each, p=p) for each, p in zip(found, p_values, strict=True)]
         comparisons += [
             Comparison(column, "", group.name, baseline, 1, group.difference, group.p)
             for group in groups

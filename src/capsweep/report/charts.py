@@ -211,7 +211,10 @@ def draw_matrix(
 
     shown_RK = np.array(percents_RK)
     coloured_RK = np.where(np.eye(*shown_RK.shape, dtype=bool) & is_confusion, 0, shown_RK)
-    figure = Figure(figsize=(WIDTH, 1 + 0.28 * len(lines)), layout="constrained")
+    longest = max(map(len, columns))
+    turned = 90 if longest > 3 else 0
+    height = 1 + 0.28 * len(lines) + (0.08 * longest if turned else 0)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.subplots()
     most = max(coloured_RK.max(), 1)
     axes.imshow(coloured_RK, cmap="Oranges", vmin=0, vmax=1.5 * most, aspect="auto")
@@ -219,7 +222,6 @@ def draw_matrix(
         text = f"{percent:.1f}" if 0 < percent < 9.95 else f"{percent:.0f}"
         text = "" if is_confusion and percent == 0 else text
         axes.text(column, line, text, ha="center", va="center", fontsize=LETTERS - 2)
-    turned = 90 if max(map(len, columns)) > 3 else 0
     axes.set_xticks(range(len(columns)), columns, rotation=turned, parse_math=False)
     axes.set_yticks(range(len(lines)), lines, parse_math=False)
     axes.set(xlabel=across, ylabel=down)

@@ -146,5 +146,5 @@ def _draw(
 ) -> bytes:
     """Draw a matrix of shares in percent; see `charts.draw_matrix`."""
     percents = np.round(100 * shares_RK, 6).tolist()
-    names = [name[:LONGEST] for name in columns]
+    names = [n if len(n) <= LONGEST else f"{n[: LONGEST - 1]}…" for n in columns]
     return charts.draw_once(charts.draw_matrix, percents, list(lines), names, *options)

@@ -79,7 +79,6 @@ class SweepProgress:
 
     def on_start(self, signature: str, epochs: int) -> None:
         """Show that a worker started a cell of `epochs` epochs."""
-        self._remove_bar(signature)  # left by a worker that was lost
         self._epochs[signature] = epochs
         bar = self._bars.add_task(self.names[signature], total=epochs, at="starts")
         self._running[signature] = time.monotonic(), bar

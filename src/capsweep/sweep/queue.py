@@ -221,7 +221,8 @@ class JobQueue:
         if causes.classify_cause(cause) == CauseKind.OUT_OF_MEMORY:
             larger = self.sharing.enlarge_share(job, self.capacity)
             if larger is not None:
-                self.progress.on_message(signature, f"{cause}; trying again with a larger share")
+                text = f"{cause}; trying again with a larger share"
+                self.progress.on_end(signature, Outcome(paused=text))
                 self._pending.insert(0, larger)
                 return True
         if not causes.is_lost_worker(cause):
@@ -232,7 +233,7 @@ class JobQueue:
         else:
             after = "" if attempts.last is None else f" (epoch {attempts.last} was finished)"
             text = f"{cause}; continues from its last checkpoint{after}"
-            self.progress.on_message(signature, text)
+            self.progress.on_end(signature, Outcome(paused=text))
             self._pending.insert(0, replace(job, dead_claim=""))
         return True
 

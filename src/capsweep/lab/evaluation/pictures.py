@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from capsweep.data.arrays import MOST_CHANNELS
+from capsweep.data.pictures import make_rgb
 from capsweep.errors import UserError
 from capsweep.storage.checked import open_npz
 
 IMAGES, LABELS = ("images", "test_images"), ("labels", "test_labels")  # arrays of an .npz file
-WIDE = 257  # an intensity of 16 bits divided by an intensity of 8 bits
 
 
 class Picture(NamedTuple):
@@ -120,7 +120,7 @@ class PictureConverter:
             if channels not in (1, 3, 4):
                 raise ValueError(f"{channels} channels of {height}x{width}")
             picture = Image.fromarray(pixels_HWC.squeeze(2) if channels == 1 else pixels_HWC)
-        image = self._convert_colours(ImageOps.exif_transpose(picture))
+        image = self._convert_colours(picture)
         height, width = self.sizes[0]
         if (image.height, image.width) not in self.sizes:
             self.counts[f"resized to {height}x{width}"] += 1
@@ -130,20 +130,15 @@ class PictureConverter:
         pixels_HWC = np.asarray(image).reshape(image.height, image.width, -1)
         return self._finish(pixels_HWC.repeat(self.channels // pixels_HWC.shape[2], axis=2))
 
-    def _convert_colours(self, image: Image.Image) -> Image.Image:
-        if image.mode.startswith("I"):  # 16 bits; Pillow would clip them to 8 bits
-            values = np.asarray(image, np.int64)
-            self.counts["reduced from 16 to 8 bits"] += 1
-            image = Image.fromarray((values // (WIDE if values.max() > 255 else 1)).astype("u1"))
-        if image.has_transparency_data:
-            paper = Image.new("RGBA", image.size, "white")
-            paper.alpha_composite(image.convert("RGBA"))
-            image = paper.convert("RGB")
-            self.counts["laid on white, because they have transparent parts"] += 1
-        mode = "RGB" if self.channels == 3 else "L"
-        if mode == "L" and image.mode not in ("L", "1"):
-            self.counts["made grey"] += 1
-        return image.convert(mode)
+    def _convert_colours(self, picture: Image.Image) -> Image.Image:
+        is_grey = self.channels != 3
+        changes = {
+            "reduced from 16 to 8 bits": picture.mode.startswith("I"),
+            "laid on white, because they have transparent parts": picture.has_transparency_data,
+            "made grey": is_grey and picture.mode not in ("L", "LA", "1", "I", "I;16"),
+        }
+        self.counts.update(change for change, is_made in changes.items() if is_made)
+        return make_rgb(picture).convert("L" if is_grey else "RGB")
 
     def _finish(self, pixels_HWC: np.ndarray) -> np.ndarray:
         return np.moveaxis(255 - pixels_HWC if self.is_inverted else pixels_HWC, 2, 0)

@@ -76,6 +76,17 @@ def test_a_name_says_arm_iterations_reconstruction_and_seed() -> None:
     assert tags == ("ablation", "digits", "capsnet_small", "dynamic")
 
 
+def test_a_cell_of_two_rows_is_named_after_both(tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text(
+        "{question: Q, base: [experiment=digits], seeds: [0], baseline: few, arms: {"
+        "few: {fixed: [epochs=2]}, more: {space: {epochs: [2, 3]}}},"
+        "table: {rows: [arm, epochs], columns: [dataset], metric: test/error}}"
+    )
+    shared, other = labels_of_sweep(str(tmp_path / "two.yaml"))
+    assert shared.columns == {"row.two": "few = more · epochs=2", "axis.epochs": 2}
+    assert other.columns == {"row.two": "more · epochs=3", "axis.epochs": 3}
+
+
 def test_what_the_command_line_changed_is_in_names_and_tags() -> None:
     typed = "limit_batches=2", "trainer.threads=2"
     for one in labels_of_sweep("ablation", *typed, SEEDS="1", EPOCHS="1"):

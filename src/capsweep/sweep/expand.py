@@ -295,20 +295,22 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
     """Make the labels of each W&B run of a sweep, by the signature of its cell.
 
     Different cells get different names. If several places share a cell, its name comes from the
-    first of these places.
+    first of these places, and its row names all of them.
     """
-    runs: dict[str, Labels] = {}
+    runs, row = dict[str, Labels](), content.name_row(sweep.name)
     for point in points:
         config, signature = point.cell.config, point.cell.signature
         typed = [f"{key}={value}" for key, value in _list_settings(sweep, config)]
         place = point.title.split(content.SEPARATOR)[1:]
         name = content.format_run_name(config, point.arm, [*place, *typed], signature)
         tags = content.list_run_tags(config, sweep.name, *sweep.words)
-        columns = {content.name_row(sweep.name): point.title}
         axes = [text.partition("=")[0] for text in place]
-        columns |= {content.name_axis(key): point.coordinate(key) for key in axes}
-        run = Labels(sweep.name, point.arm, name, sweep.question, tags, columns)
-        runs.setdefault(signature, run)
+        columns = {content.name_axis(key): point.coordinate(key) for key in axes}
+        run = Labels(sweep.name, point.arm, name, sweep.question, tags, {row: point.title})
+        if known := runs.get(signature):
+            title = f"{known.columns[row]} = {point.title}"
+            run = replace(known, columns={**known.columns, row: title})
+        runs[signature] = replace(run, columns={**run.columns, **columns})
     return runs
 
 

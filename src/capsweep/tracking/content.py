@@ -174,7 +174,7 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     named = labels if labels.name else replace(labels, name=cell.signature)
     source = cell.config["dataset"].get("source")  # not part of science, but useful to sort runs
     columns = {} if source is None else {"dataset.source": source}
-    logger, place = cell.config["logger"], {"project": None, "entity": None, "mode": "none"}
+    logger, place = cell.config["logger"], UNTRACKED
     if logger["name"] == "wandb":
         place = {key: logger[key] for key in ("project", "entity")}
         place |= {"mode": "online" if logger["mode"] == "online" else "offline"}

@@ -77,10 +77,11 @@ def test_it_names_what_it_wrote_and_three_commands(
 ) -> None:
     assert checkout.write_new(kind) == 0
     wrote, _, named = capsys.readouterr().out.partition(f"next, in {checkout.folder}:\n")
-    names = re.findall(r"^wrote (.+)$", wrote, re.MULTILINE)
+    names = re.findall(r"^wrote (\S+)$", wrote, re.MULTILINE)
     assert names[0] == f"conf/{kind}/{NAME}.yaml"
     assert len(names) == (1 if kind == "dataset" else 3)
-    assert ("examples: train: 40, test: 10; classes: 3\n" in wrote) == (kind == "dataset")
+    counts = "classes: 3; images of train, test:\n  0 0: 14, 4\n  1 1: 13, 3\n  2 2: 13, 3\n"
+    assert (counts in wrote) == (kind == "dataset")
     texts = [(checkout.folder / name).read_text() for name in names]
     assert not any("mine" in text or "Mine" in text for text in texts)
     first, train, last = named.splitlines()
@@ -92,8 +93,7 @@ def test_it_names_what_it_wrote_and_three_commands(
 def test_all_kinds_run_together_and_other_cells_keep_their_code(checkout: Checkout) -> None:
     assert [checkout.write_new(kind) for kind in KINDS] == [0, 0, 0, 0]
     chosen = [f"{kind}={NAME}" for kind in KINDS]
-    places = f"places.data={checkout.folder}"
-    printed = checkout.run("-m", "capsweep", "train", *chosen, places, "debug=fast")
+    printed = checkout.run("-m", "capsweep", "train", *chosen, "debug=fast")
     assert "test/error" in printed
     planned, _, code = checkout.run("-c", PLAN_AND_IDENTIFY, NAME).strip().rpartition("\n")
     row = f"capsnet · routing={NAME} · routing.num_iters=3 · loss.reconstruction.weight=0 · loss="
@@ -134,11 +134,12 @@ REFUSED = {
     "routing em": "conf/routing/em.yaml exists already",
     "model routing": "src/capsweep/model/routing exists already",
     "dataset digits --file own.npz": "conf/dataset/digits.yaml exists already",
-    f"dataset {NAME}": "new dataset: type --file X.npz",
-    f"loss {NAME} --file x.npz": "--file and --axes are only for new dataset",
-    f"loss {NAME} --axes chw": "--file and --axes are only for new dataset",
-    f"dataset {NAME} --file a.b.npz": "--file: a.b.npz must be a letter, then",
-    f"dataset {NAME} --file 2024.npz": "--file: 2024.npz must be a letter, then",
+    f"dataset {NAME}": "new dataset: type --file PATH; --file takes a folder",
+    f"dataset {NAME} --file absent": "absent: No such file",
+    f"dataset {NAME} --file own.npz --test 20": "capsweep new: argument --test: must be a share",
+    f"dataset {NAME} --file own.npz --size 8x": "capsweep new: argument --size: must be like 32",
+    f"dataset {NAME} --file own.npz --test 0.2": "own.npz has test images already",
+    f"loss {NAME} --size 8": "--file, --test, --validation, --size, --axes are only",
 }
 NO_NAMES = ("null", "class", "3d", "a.b", "Mine", "../up", "a" * 25)
 

@@ -41,6 +41,17 @@ def make_inner(text: str, sweep: str = "ablation", staged: bool = True) -> list[
     return driver.make_inner_command(sweep, words, config, staged)
 
 
+def test_the_page_of_a_running_sweep_is_that_of_its_cells_and_places(tmp_path: Path) -> None:
+    words = ("SEEDS=2", "epochs=2,4", "EXECUTOR=local", "BUDGET=9m", f"STORAGE={tmp_path}")
+    typed = load_points("sweep", "ablation", *words)
+    command = driver.make_report_command("ablation", words, typed[0].cell.config)
+    parsed = program.parse_arguments(command)
+    again = expand.expand_sweep(choices.load_sweep("ablation", parsed.words, parsed.overrides))
+    assert parsed.live
+    assert [p.cell.signature for p in again] == [p.cell.signature for p in typed]
+    assert again[0].cell.config["places"] == typed[0].cell.config["places"]
+
+
 def test_the_cells_and_their_places_are_those_that_were_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,8 @@ def test_bash_and_shellcheck_find_nothing(keys: dict[str, Any], tmp_path: Path) 
 
 def test_every_option_changes_what_is_rendered() -> None:
     assert set(cluster("slurm")) - NOT_RENDERED == set(KEYS)
+    page = (Path(__file__).parents[2] / "docs/how-to/cluster.md").read_text()
+    assert [key for key in (*KEYS, "array") if f"`{key}`" not in page] == []
     assert [key for key in KEYS if render(**{key: KEYS[key]}) == render()] == []
 
 

@@ -149,7 +149,7 @@ def test_cells_of_a_lost_node_go_on_elsewhere_from_their_checkpoint(
         assert second.process.wait(60)
     (line,) = [line for line in output.splitlines() if "continues from its last checkpoint" in line]
     assert re.match(r"cnn · seed \d: WorkerLost: its worker on \S+ \(\S+\) was lost: ", line)
-    assert re.search(r"\(epoch \d+ was finished\)$", line)
+    assert re.search(r"\(epoch \d+ was finished\) \(\d+ s\)  \[0 done, 1 running, ", line)
     assert not re.search(r"raylet|\x1b|\\x1b", output)
     (rows,) = [json.loads(line) for line in output.splitlines() if line.startswith("[[")]
     first_epochs = [signature for signature, epoch in rows if epoch == 0]

@@ -63,8 +63,13 @@ class Disturbed:
         return commands.read_to_end(self.start("EXECUTOR=local", *more), status)
 
     def wait_for_work(self, seconds: float = 180) -> None:
-        """Until a cell has written a checkpoint."""
-        processes.wait_until(lambda: any(self.storage.glob("ledger/*/*/resume.ckpt")), seconds)
+        """Until a cell that has not finished has written a checkpoint."""
+
+        def has_checkpoint() -> bool:
+            found = self.storage.glob("ledger/*/*/resume.ckpt")
+            return any(not path.with_name("result.json").exists() for path in found)
+
+        processes.wait_until(has_checkpoint, seconds)
 
     def list_owners(self) -> list[int]:
         """Processes that hold a claim, by their ids."""

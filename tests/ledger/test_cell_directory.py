@@ -94,5 +94,6 @@ def test_an_object_store_gives_the_checkpoint_to_the_next_run(
     assert next_run.resume_checkpoint.read_bytes() == b"epoch 3"
     next_run.update_provenance({"earlier": []})
     assert next_run.read_provenance() == ledger.read_provenance(cell.signature) == {"earlier": []}
-    next_run.finish(SECOND)
+    next_run.finish(SECOND, largest=7)
     assert ledger.store.read(f"{folder_of(cell.signature)}/resume.ckpt") is None
+    assert ledger.read(cell.signature, "resume.ckpt") == b"epoch 3"

@@ -34,7 +34,10 @@ class RecordingListener:
         self.rows.append(row)
 
     def on_end(self, signature: str, outcome: Outcome) -> None:
-        self.ends[signature] = outcome
+        if outcome.paused:
+            self.messages.append(outcome.paused)
+        else:
+            self.ends[signature] = outcome
 
     def on_message(self, signature: str, text: str) -> None:
         self.messages.append(text)

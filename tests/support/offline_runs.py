@@ -2,9 +2,12 @@
 
 import json
 import shlex
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+from capsweep.tracking.mode import clean_environment
 
 
 def read_runs(storage: Path) -> dict[str, dict[str, Any]]:
@@ -26,43 +29,22 @@ def list_epochs(run: dict[str, Any]) -> list[int]:
 
 
 def _read_run(folder: Path) -> dict[str, Any]:
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    inspect = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(folder)]
+    printed = subprocess.run(inspect, capture_output=True, check=True, env=clean_environment())
     run: dict[str, Any] = {"config": {}, "rows": [], "summary": {}}
-    for frame in _read_frames(next(folder.glob("*.wandb")).read_bytes()):
-        record = Record.FromString(frame)
-        if record.HasField("run"):
-            names = ("run_id", "run_group", "job_type", "project", "notes")
-            run |= {name: getattr(record.run, name) for name in names}
-            run |= {"name": record.run.display_name, "tags": list(record.run.tags)}
-            run["config"] |= _read_items(record.run.config.update)
-        if record.HasField("history"):
-            run["rows"].append(_read_items(record.history.item))
-        if record.HasField("summary"):
-            run["summary"] |= _read_items(record.summary.update)
-        if record.HasField("environment") and record.environment.program:
-            words = (record.environment.program, *record.environment.args)
-            run["command"] = shlex.join(words)  # as W&B shows it
-        if record.HasField("exit"):
-            run["exit_code"] = record.exit.exit_code
+    for record in map(json.loads, printed.stdout.splitlines()):
+        match record:
+            case {"run": {"config": config, **fields}}:
+                run |= fields | {"name": fields["display_name"]}
+                run["config"] |= config["update"]
+            case {"history": row}:
+                run["rows"].append(row["item"])
+            case {"summary": {"update": values}}:
+                run["summary"] |= values
+            case {"environment": {"program": program, "args": words}}:
+                run["command"] = shlex.join((program, *words))  # as W&B shows it
+            case {"exit": ended}:
+                run["exit_code"] = ended["exit_code"]
+            case _:
+                continue
     return run
-
-
-def _read_frames(data: bytes) -> Iterator[bytes]:
-    """W&B's transaction log: a 7-byte header, then LevelDB records in blocks of 32 KiB."""
-    position, part, block = 7, b"", 32768
-    while position + 7 <= len(data):
-        left = block - position % block
-        size = int.from_bytes(data[position + 4 : position + 6], "little")
-        kind = data[position + 6]
-        if left < 7 or (kind == 0 and size == 0):
-            position += left
-            continue
-        part = (b"" if kind in (1, 2) else part) + data[position + 7 : position + 7 + size]
-        position += 7 + size
-        if kind in (1, 4):
-            yield part
-
-
-def _read_items(items: Any) -> dict[str, Any]:
-    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}

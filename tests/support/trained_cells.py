@@ -37,10 +37,9 @@ TINY_MATRIX = (
 # ("row"), or right after.
 KILLED = """
 import os, signal, sys
-from capsweep.config.cell import Cell
 from capsweep.training.callbacks import EpochRecorder
 from capsweep.training.run import Job, run
-cell, when, last = Cell.from_json(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+job, when, last = Job.from_json(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 keep = EpochRecorder.keep_checkpoint
 def keep_and_kill(self, trainer):
     if when == "checkpoint":
@@ -50,7 +49,7 @@ def keep_and_kill(self, trainer):
     if when == "row":
         keep(self, trainer)
 EpochRecorder.keep_checkpoint = keep_and_kill
-run(Job(cell))
+run(job)
 """
 NOT_TESTED = np.zeros((0, 10)), np.zeros(0)  # predictions
 Outputs = tuple[dict[str, Tensor], dict[str, np.ndarray]]
@@ -67,9 +66,9 @@ def train(cell: Cell, hooks: RunHooks | None = None, **options: Any) -> dict[str
     return run(Job(cell, **options), hooks)
 
 
-def kill_at(cell: Cell, when: str, epoch: int) -> None:
+def kill_at(cell: Cell, when: str, epoch: int, **options: Any) -> None:
     """Run a cell in a process that ends itself at an epoch, see `KILLED`."""
-    process = commands.run(["-c", KILLED, cell.to_json(), when, str(epoch)])
+    process = commands.run(["-c", KILLED, Job(cell, **options).to_json(), when, str(epoch)])
     assert process.returncode == -signal.SIGKILL
 
 

@@ -34,7 +34,8 @@ def test_it_counts_what_happens(output: io.StringIO, capsys: pytest.CaptureFixtu
         progress.on_end("c", Outcome({"metrics": {"test/error": 0.5}, "tracking_fault": "x"}))
         progress.on_end("b", Outcome(cause="NonFiniteLossError: step 3"))
         progress.on_start("c", 4)
-        progress.on_start("c", 4)  # again, after its worker was lost
+        progress.on_end("c", Outcome(paused="its worker was lost"))
+        progress.on_start("c", 4)
     assert progress.describe().startswith("2 done, 1 running, 1 failed of 3, about ")
     assert "cnn · seed 0: test/error 1.25 % (" in output.getvalue()
     assert "\n\n" not in output.getvalue()
@@ -82,7 +83,8 @@ def test_a_running_cell_has_a_bar_on_a_terminal(output: io.StringIO) -> None:
         progress.on_epoch("a", ROW)
         assert "epoch 1 of 4" in look()
         assert "0 done, 1 running, 0 failed of 2" in look()
-        progress.on_start("a", 4)  # again, after its worker was lost
+        progress.on_end("a", Outcome(paused="its worker was lost"))
+        progress.on_start("a", 4)
         assert "epoch" not in look()
         progress.on_end("a", Outcome(stopped=True))
         assert "seed 0" not in look()

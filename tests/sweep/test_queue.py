@@ -129,7 +129,7 @@ def test_a_cell_whose_code_was_edited_has_not_failed_and_nothing_more_starts(
     queue, listener = make_queue(["seed=0"], ["seed=1"], ["seed=2"])
     job, running = draw_job(queue), start_job(queue)
     queue.on_end(job, run_job(replace(job, code="0" * 12), RunHooks()))
-    assert listener.ends[job.cell.signature].paused
+    assert len(listener.messages) == 1
     assert queue.next_job() is None
     assert not queue.is_exhausted, "what runs goes on"
     queue.on_end(running, FINISHED)

@@ -65,6 +65,7 @@ WORKER = (
     "The actor is dead because its worker process has died. Worker exit type: {} Worker exit "
     "detail: {}"
 )
+ADVICE = "Some common causes include: (1) the OOM killer. Consider enabling resource isolation."
 CREATION = "ray::ImplicitFunc.__init__()\n  File x.py\nModuleNotFoundError: No module named 'torch'"
 
 
@@ -72,8 +73,8 @@ CREATION = "ray::ImplicitFunc.__init__()\n  File x.py\nModuleNotFoundError: No m
     ("text", "why"),
     [
         (
-            DIED + WORKER.format("SYSTEM_ERROR", "code 2. End of file"),
-            "died.*End of file",
+            DIED + WORKER.format("SYSTEM_ERROR", f"code 2. End of file. {ADVICE}"),
+            "died.*End of file.$",
         ),
         ("x" * 9999 + CREATION, "No module named 'torch'"),
         ("The actor 9d4efa78e09e988000a6d1d201000000 is unavailable: gone", "lost: gone$"),

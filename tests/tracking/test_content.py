@@ -72,8 +72,19 @@ def test_a_name_says_arm_iterations_reconstruction_and_seed() -> None:
     labels = {one.name: one for one in labels_of_sweep("ablation")}
     assert {"cnn · seed 2", "capsnet · T=1 · no recon · seed 1"} <= set(labels)
     assert {one.job_type for one in labels.values()} == {"cnn", "capsnet"}
-    tags = labels["capsnet · T=3 · recon · seed 0"].tags
+    tags = labels["capsnet · T=3 · recon 0.0005 · seed 0"].tags
     assert tags == ("ablation", "digits", "capsnet_tiny", "dynamic")
+
+
+def test_a_cell_of_two_rows_is_named_after_both(tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text(
+        "{question: Q, base: [experiment=digits], seeds: [0], baseline: few, arms: {"
+        "few: {fixed: [epochs=2]}, more: {space: {epochs: [2, 3]}}},"
+        "table: {rows: [arm, epochs], columns: [dataset], metric: test/error}}"
+    )
+    shared, other = labels_of_sweep(str(tmp_path / "two.yaml"))
+    assert shared.columns == {"row.two": "few = more · epochs=2", "axis.epochs": 2}
+    assert other.columns == {"row.two": "more · epochs=3", "axis.epochs": 3}
 
 
 def test_what_the_command_line_changed_is_in_names_and_tags() -> None:
@@ -88,5 +99,5 @@ def test_what_the_command_line_changed_is_in_names_and_tags() -> None:
 def test_a_cell_run_by_itself_is_called_after_its_model_and_its_settings() -> None:
     overrides = ["model=capsnet_small", "optim.optimizer.lr=0.01", "logger=csv", "seed=4"]
     labels = content.make_labels(compose.cell(overrides))
-    assert labels.name == "capsnet_small · T=3 · recon · optim.optimizer.lr=0.01 · seed 4"
+    assert labels.name == "capsnet_small · T=3 · recon 0.0005 · optim.optimizer.lr=0.01 · seed 4"
     assert (labels.group, labels.job_type) == ("train", "capsnet_small")

@@ -117,7 +117,23 @@ def test_cells_share_a_process_and_its_temporary_folder_goes_with_it(
     assert processes.trackers(os.getpid()) == []
 
 
-@pytest.mark.parametrize("mode", [OFFLINE, ONLINE])
+def read_board(storage: Path) -> dict[str, dict[int, float]]:
+    """The only TensorBoard file: by metric and step, the value. Each event has 16 bytes around."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    (file,) = storage.glob("tensorboard/ablation/capsnet · T=3 · seed 0 · */events.*")
+    data, position, curves = file.read_bytes(), 0, dict[str, dict[int, float]]()
+    while position < len(data):
+        size = int.from_bytes(data[position : position + 8], "little")
+        event = Event.FromString(data[position + 12 : position + 12 + size])
+        for value in event.summary.value:
+            assert event.step not in curves.setdefault(value.tag, {})
+            curves[value.tag][event.step] = value.simple_value
+        position += 16 + size
+    return curves
+
+
+@pytest.mark.parametrize("mode", [OFFLINE, ONLINE, "logger=tensorboard"])
 def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
     mode: str, train: Train, storage: Path, server: WandbServer
 ) -> None:
@@ -135,45 +151,15 @@ def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
         assert run.sessions == 2
         assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1, 2]
         assert [row["step"] for row in run.rows if "train/loss_step" in row] == [1, 2, 3, 4, 5, 6]
-        return
-    (run,) = read_runs(storage).values()
-    rows = [row for row in run["rows"] if "train/loss" in row]
-    steps = {row["_step"]: row["epoch"] for row in rows}
-    assert steps == {2: 0, 4: 1, 6: 2}  # what `wandb sync` goes by
-
-
-def read_events(file: Path) -> Iterator[Any]:
-    """The events of a TensorBoard file: each has its length in 12 bytes, then itself, then 4."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    data, position = file.read_bytes(), 0
-    while position < len(data):
-        size = int.from_bytes(data[position : position + 8], "little")
-        yield Event.FromString(data[position + 12 : position + 12 + size])
-        position += 16 + size
-
-
-def test_tensorboard_has_each_epoch_once_of_a_cell_that_was_cut_short(
-    train: Train, storage: Path
-) -> None:
-    def cut(row: dict[str, Any]) -> None:
-        if row["epoch"] == 1:
-            raise RuntimeError("cut short")
-
-    overrides = ("logger=tensorboard", "epochs=3", "trainer.checkpoint_interval=0")
-    with pytest.raises(RuntimeError, match="cut short"):
-        train(*overrides, on_epoch=cut)
-    result = train(*overrides)
-    assert result["tracking_fault"] is None
-    (folder,) = (storage / "tensorboard" / "ablation").iterdir()
-    assert folder.name == f"capsnet · T=3 · seed 0 · {result['signature'][:8]}"
-    events = [event for file in folder.glob("events.*") for event in read_events(file)]
-    values = [(v.tag, event.step, v.simple_value) for event in events for v in event.summary.value]
-    assert [step for tag, step, _ in values if tag == "train/loss"] == [2, 4, 6]
-    assert [step for tag, step, _ in values if tag == "train/loss_step"] == [1, 2, 3, 4, 5, 6]
-    (error,) = (value for tag, _, value in values if tag == "test/error")
-    assert error == pytest.approx(result["metrics"]["test/error"])
-    assert "num_iters: 3" in (folder / "hparams.yaml").read_text()
+    elif mode == OFFLINE:
+        (run,) = read_runs(storage).values()
+        rows = [row for row in run["rows"] if "train/loss" in row]
+        steps = {row["_step"]: row["epoch"] for row in rows}
+        assert steps == {2: 0, 4: 1, 6: 2}  # what `wandb sync` goes by
+    else:
+        curves = read_board(storage)
+        assert [*curves["train/loss"], *curves["train/loss_step"]] == [2, 4, 6, *range(1, 7)]
+        assert curves["test/error"][6] == pytest.approx(result["metrics"]["test/error"])
 
 
 def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(

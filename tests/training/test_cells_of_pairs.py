@@ -147,7 +147,7 @@ def test_a_cell_is_measured_on_composed_images_in_all_that_pairs_have(
     assert result["test_sha256"] == digest.hexdigest()
 
     metrics = result["metrics"]
-    names = ("loss", "error", "reconstruction", "at_least_one", "segmentation")
+    names = ("loss", "error", "balanced_error", "reconstruction", "at_least_one", "segmentation")
     splits = ("train", "val", "test")
     assert set(metrics) == {f"{split}/{name}" for split in splits for name in names}
 
@@ -159,6 +159,9 @@ def test_a_cell_is_measured_on_composed_images_in_all_that_pairs_have(
     common_M = np.array([len(set(a) & set(b)) for a, b in zip(active_ML, labels_ML, strict=True)])
     assert metrics["test/error"] == pytest.approx(np.mean(common_M < 2), abs=1e-12)
     assert metrics["test/at_least_one"] == pytest.approx(np.mean(common_M > 0), abs=1e-12)
+    missed_N, shown_N = (np.array(result["classes"][name]) for name in ("missed", "examples"))
+    assert missed_N.sum() == (2 - common_M).sum()
+    assert metrics["test/balanced_error"] == pytest.approx(np.mean(missed_N / shown_N), abs=1e-12)
 
 
 def test_validation_error_is_that_of_familiar_and_test_error_that_of_novel_images(

@@ -38,7 +38,7 @@ def test_the_cell_directory_holds_what_the_design_promises(
 ) -> None:
     cell, result, path = ran
     names = ("config.yaml", "evals", "metrics.jsonl", "predictions.npz")
-    more = ("provenance.json", "result.json", "steps.jsonl", "weights.ckpt")
+    more = ("provenance.json", "result.json", "resume.ckpt", "steps.jsonl", "weights.ckpt")
     assert {file.name for file in path.iterdir()} == {*names, *more}
     written = yaml.safe_load((path / "config.yaml").read_text())
     assert hash_science(written) == cell.signature == path.name
@@ -92,6 +92,8 @@ def test_provenance_names_code_data_hardware_and_command(ran: tuple[Cell, dict, 
         "convolutions": "auto, channels last",
         "optimizer": "fused",
         "tf32": False,
+        "device": "cpu",
+        "threads": 1,
     }
     assert provenance["hardware"]["cores"] >= 1
     assert provenance["graphs"] == "off: no GPU"

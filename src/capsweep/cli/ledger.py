@@ -49,7 +49,7 @@ def run_ls(parsed: argparse.Namespace) -> None:
     prefixes = [text for text in parsed.filters if "=" not in text] or [""]
     names = {name for prefix in prefixes for name in ledger.list_signatures(prefix)}
     listed = listing.list_cells(ledger, sorted(names))
-    cells = listing.select_cells(listed, settings)
+    cells = listing.select_cells(listed, settings) if settings else listed
     if parsed.json:
         content = [_as_json(cell.signature, cell.entry) | cell.to_plain() for cell in cells]
         print(json.dumps(content, indent=1))

@@ -5,31 +5,34 @@ The files are copies of the examples in `docs/examples/new/KIND`, with the new n
 """
 
 import argparse
+import json
 import keyword
-import os
 import re
-import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from capsweep.config import package_files
 from capsweep.errors import UserError
-from capsweep.storage.files import hash_open_file, open_plain_file, write_text
+from capsweep.storage.files import write_text
 
 EXAMPLES = Path("docs", "examples", "new")
 # Words that a command line or a YAML file does not read as a name.
 RESERVED = ("false", "inf", "nan", "no", "none", "null", "off", "on", "true", "yes")
 LONGEST = 24  # most characters of a name, so that lines of code stay below 100 characters
+OPTIONS = ("file", "test", "validation", "size", "axes")  # options of `new dataset`
+MOST_LINES = 30  # of classes that are printed
+# A note is printed for images with a shorter side, in pixels, or with more pixels than this.
+SMALL, LARGE = 17, 96 * 96
 # The commands to type next, by the kind of the new files.
 TRAIN = 'train ARGS="KIND=NAME debug=fast"'
 COMMANDS = {
     "routing": ('test ARGS="-k NAME tests/model/routing"', TRAIN, "sweep ROUTING=NAME"),
     "loss": ("test ARGS=tests/model/test_NAME_loss.py", TRAIN, 'sweep ARGS="loss=margin,NAME"'),
     "model": ("test ARGS=tests/model/test_NAME.py", TRAIN, "sweep MODEL=NAME"),
-    "dataset": (
-        "plan DATASET=NAME",
-        'train ARGS="dataset=NAME debug=fast places.data=FOLDER"',
-        "sweep DATASET=NAME DATA_DIR=FOLDER",
-    ),
+    "dataset": ("plan DATASET=NAME", TRAIN, "sweep DATASET=NAME"),
     "sweep": ("plan SWEEP=NAME", "sweep SWEEP=NAME", "report SWEEP=NAME"),
 }
 
@@ -44,9 +47,11 @@ def run_new(parsed: argparse.Namespace) -> None:
         )
     words = name_words(parsed.name)
     if kind == "dataset":
-        words |= describe_file(parsed.file, parsed.axes)
-    elif parsed.file is not None or parsed.axes is not None:
-        raise UserError(f"--file and --axes are only for new dataset, not for new {kind}")
+        fill_examples(checkout, kind, words)  # refuses a name that is taken, before data are read
+        words |= import_data(checkout / f"conf/dataset/{parsed.name}.npz", parsed)
+    elif any(getattr(parsed, name) is not None for name in OPTIONS):
+        names = ", ".join(f"--{name}" for name in OPTIONS)
+        raise UserError(f"{names} are only for new dataset, not for new {kind}")
     if kind == "sweep":
         words["ROUTINGS"] = ", ".join(list_routings(checkout, parsed.name))
     texts = fill_examples(checkout, kind, words)
@@ -83,42 +88,57 @@ def list_routings(checkout: Path, sweep: str) -> list[str]:
     return list(dict.fromkeys(("uniform", "dynamic", *own)))
 
 
-def describe_file(path: Path | None, axes: str | None) -> dict[str, str]:
-    """Print the content of a data set's file, and return replacements for words in the examples.
+def import_data(target: Path, parsed: argparse.Namespace) -> dict[str, str]:
+    """Write the file of a new data set, print its content, and return words for the examples.
 
     Args:
-        path: The .npz file; None if --file was not typed.
-        axes: The order of the image axes, `chw` or `hwc`; None to infer the order from the shape.
+        target: The .npz file to write.
+        parsed: The options of the command.
 
     Raises:
-        UserError: There is no file, its name is not allowed, or its arrays are not valid.
+        UserError: There is no file, or it cannot be imported.
     """
-    from capsweep.data.arrays import decode_arrays
+    from capsweep.data import importing
 
-    if path is None:
-        cure = "type --file X.npz, a file of images and labels"
-        raise UserError(f"new dataset: {cure}; see docs/how-to/add-a-data-set.md")
-    if not re.fullmatch(r"[A-Za-z][\w-]*\.npz", path.name, re.ASCII):
-        cure = "must be a letter, then letters, digits, _ or -, then .npz; rename the file"
-        raise UserError(f"--file: {path.name} {cure}")
-    with open_plain_file(path) as file:
-        sha256 = hash_open_file(file)
-        arrays = decode_arrays(path, file, axes)
-    channels, height, width = arrays.splits["train"].images_NCHW.shape[1:]
-    examples = ", ".join(f"{split}: {len(each)}" for split, each in arrays.splits.items())
-    print(f"examples: {examples}; classes: {arrays.num_classes}")
-    print(f"images: height {height}, width {width}, channels {channels}")
-    if arrays.unused:
-        print(f"arrays of {path.name} that are not used: {', '.join(arrays.unused)}")
+    if parsed.file is None:
+        raise UserError(f"new dataset: type --file PATH; {importing.TAKEN}")
+    typed = {"test": parsed.test, "validation": parsed.validation}
+    parts = {split: part for split, part in typed.items() if part is not None}
+    data = importing.import_data(parsed.file, target, parts, parsed.size, parsed.axes)
+    splits, names = data.splits, data.class_names
+    channels, height, width = splits["train"].images_NCHW.shape[1:]
+    lowest = min(int(each.images_NCHW.min()) for each in splits.values())
+    highest = max(int(each.images_NCHW.max()) for each in splits.values())
+    print(f"images: channels {channels}, height {height}, width {width}, {lowest} to {highest}")
+    print(*_describe_classes(names, splits), sep="\n")
+    print(
+        *(f"left out: {text}" for text in data.left_out), sep="\n", end="\n" * bool(data.left_out)
+    )
+    if (is_small := min(height, width) < SMALL) or height * width > LARGE:
+        what = "are too small for most networks" if is_small else "make training slow"
+        again = f"remove conf/dataset/{target.stem}.yaml and type the command again with --size"
+        print(f"note: images of this size {what}; to change it, {again} {28 if is_small else 32}")
+    size = target.stat().st_size / 1e6
+    print(f"wrote {target.relative_to(package_files.CHECKOUT)} ({size:,.1f} MB)")
     return {
-        "FILE": path.stem,
-        "FOLDER": shlex.quote(os.path.abspath(path.parent)),
-        "SHA256": sha256,
+        "SHA256": data.sha256,
         "IMAGE_SHAPE": str([channels, height, width]),
-        "NUM_CLASSES": str(arrays.num_classes),
-        "AXES": arrays.axes,
-        "EXAMPLES": examples,
+        "NUM_CLASSES": str(len(names)),
+        "CLASS_NAMES": json.dumps(names, ensure_ascii=False),
+        "EXAMPLES": ", ".join(f"{split}: {len(each)}" for split, each in splits.items()),
     }
+
+
+def _describe_classes(names: list[str], splits: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each of the first classes, with the numbers of images in each split."""
+    counts = [np.bincount(each.labels_N, minlength=len(names)) for each in splits.values()]
+    yield f"classes: {len(names)}; images of {', '.join(splits)}:"
+    for label, name in enumerate(names[:MOST_LINES]):
+        yield f"  {label} {name}: {', '.join(f'{count[label]:,}' for count in counts)}"
+    if more := names[MOST_LINES:]:
+        rest = ", ".join(f"{count[MOST_LINES:].sum():,}" for count in counts)
+        yield f"  {len(more):,} more classes: {rest}"
+    yield f"  all: {', '.join(f'{count.sum():,}' for count in counts)}"
 
 
 def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path, str]:
@@ -133,9 +153,8 @@ def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path
         path = checkout / replace_words(str(example.relative_to(examples)), words)
         for taken in (path, path.with_suffix("")):
             if taken.exists():
-                raise UserError(
-                    f"{taken.relative_to(checkout)} exists already; choose another name"
-                )
+                name = taken.relative_to(checkout)
+                raise UserError(f"{name} exists already; choose another name, or remove this file")
         texts[path] = replace_words(example.read_text(encoding="utf-8"), words)
     return texts
 

@@ -31,7 +31,7 @@ def run_plan(parsed: argparse.Namespace) -> None:
         known = trials.read_trials(sweep, ledger)
         planned = replace(planned, trials=trials.count_left(sweep, known))
         described = trials.describe_search(sweep, known)
-    costs = read_estimates(ledger, planned.entries)
+    costs = read_estimates(ledger, planned.entries, planned.begun)
     console = terminal.make_console(stderr=parsed.json)
     if parsed.calibrate:
         cells = [cell.cell for cell in planned.cells]

@@ -14,6 +14,7 @@ from capsweep.ledger.listing import find_signature
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
 from capsweep.tracking import content, mode, upload
+from capsweep.tracking.content import Labels
 from capsweep.tracking.upload import SweepView, Sync, SyncResult
 
 if TYPE_CHECKING:
@@ -35,33 +36,36 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
         raise UserError(f"{why}; type logger=wandb")
     node = places.resolve(config["places"])
     points = more_seeds.load(node, sweep).add_points(points)
-    view = _make_view(sweep, points)
     labels = expand.make_labels(sweep, [point for point in points if not point.waits])
-    content.write_columns(node.storage, sweep.name, labels)
+    content.write_columns(node.storage, labels)
+    view = _make_view(sweep, points, labels)
     print(upload.send_workspace(view, logger["entity"], logger["project"], parsed.url))
     server = mode.read_server_url()
     unsynced = upload.find_unsynced(Ledger(node.ledger), node.storage, server, view.cells).waiting
     if unsynced:
-        lacking = f"{count_of(len(unsynced), 'cell')} or their columns are not at {server}"
-        terminal.print_aside(f"{lacking}; make wandb-sync uploads them")
+        lacking = f"{server} lacks {count_of(len(unsynced), 'cell')}, or columns of them"
+        terminal.print_aside(f"{lacking}; type make wandb-sync")
 
 
-def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
+def _make_view(
+    sweep: "Sweep", points: "Sequence[Point]", labels: Mapping[str, Labels]
+) -> SweepView:
     """Return the content of a workspace: cells, and the keys in which the cells differ."""
-    configs = [point.cell.config for point in points]
-    known = [point for point in points if not point.waits]
-    if len(known) < len(points):
-        waiting = count_of(len(points) - len(known), "cell")
-        terminal.print_aside(f"{waiting} wait for the baseline; repeat this command after it")
+    if waiting := sum(point.waits for point in points):
+        cells = count_of(waiting, "cell")
+        terminal.print_aside(f"{cells} wait for the baseline; repeat this command after it")
     keys = [key for key in (*sweep.rows, *sweep.columns) if key != "arm"]
     differing = [k for k in keys if len({p.coordinate(k) for p in points} - {None}) > 1]
-    groups = {k for k in differing if any(isinstance(get(c, k), Mapping) for c in configs)}
+    groups = {
+        k for k in differing if any(isinstance(get(p.cell.config, k), Mapping) for p in points)
+    }
+    columns = {column for each in labels.values() for column in each.columns}
     return SweepView(
         sweep=sweep.name,
         title=sweep.report_name,
-        cells=list(dict.fromkeys(point.cell.signature for point in known)),
+        cells=list(labels),
         keys=[f"{key}.name" if key in groups else key for key in differing],
-        axes=[key for key in differing if any(key in point.axes for point in points)],
+        axes=[key for key in differing if content.name_axis(key) in columns],
         metric=sweep.metric,
     )
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
@@ -35,6 +35,7 @@ LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 LOGISTICS_INSIDE = (
     "routing.impl",
     "dataset.examples",
+    "dataset.class_names",  # for figures, pages and predictions
     "dataset.footnote",  # a note below tables with numbers of this data set
     "dataset.source",  # only a name; the fingerprint of the reader identifies the data
     "dataset.reader.folders",
@@ -107,6 +108,7 @@ WORKLESS = (
     "dataset.reader",
     "dataset.shards",
     "dataset.examples",
+    "dataset.class_names",  # for figures, pages and predictions
     "dataset.validation",
     "dataset.shift",
     "dataset.test",
@@ -154,6 +156,17 @@ class Cell:
         """The hashed text of the signature in two parts: before and after the value of the seed."""
         before, after = _write_hashed({**self.science, "seed": NO_SEED}).split(json.dumps(NO_SEED))
         return before, after
+
+    def list_shorter(self) -> Iterator[tuple[int, str]]:
+        """Yield epochs and signature of each cell with fewer epochs and otherwise equal science.
+
+        The cell with the most epochs comes first.
+        """
+        before, after = _write_hashed({**self.science, "epochs": NO_SEED}).split(
+            json.dumps(NO_SEED)
+        )
+        for epochs in range(self.config["epochs"] - 1, 0, -1):
+            yield epochs, _hash_text(f"{before}{epochs}{after}")
 
     @cached_property
     def shape(self) -> str:

@@ -25,7 +25,7 @@ SENT = "checkout.json"  # in a copy for another machine: what `read_checkout` re
 CHANGES = "changes.diff"  # name of the file with the uncommitted changes, in the folder of a cell
 MOST_CHANGES = 100_000  # most bytes of this file
 NO_PAGES = ("--", ".", ":(exclude)*.md")
-SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "*.tar.xz")
+SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "*.tar.xz", "*.npz")
 
 
 def find_folder(name: str) -> Path:

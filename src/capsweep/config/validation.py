@@ -288,10 +288,13 @@ def _find_faults_of_held_out(dataset: Mapping[str, Any], is_stopped: bool) -> It
 
 
 def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message for each fault in the sizes and shifts of images."""
+    """Yield a message for each fault in the sizes, shifts and classes of images."""
     shape = dataset["image_shape"]
     if len(shape) != 3 or min(shape) < 1:
         yield f"dataset.image_shape must be [channels, height, width], each >= 1, got {shape}"
+    names = dataset.get("class_names", [])
+    if names and len(names) != dataset["num_classes"]:
+        yield f"dataset.class_names has {len(names)} names for {dataset['num_classes']} classes"
     for key in SIDES:
         side = get({"dataset": dataset}, key)
         if side is not None and shape[1:] != [side, side]:

@@ -1,19 +1,19 @@
 """Reader of data sets that a user supplies as one .npz file.
 
-`capsweep new` writes the configuration for such a file, and `NpzReader` reads the file. Both call
-`decode_arrays`, so that they accept the same files.
+`capsweep new` writes such a file and its configuration, and `NpzReader` reads the file. Both call
+`check_splits`, so that they accept the same images and labels.
 
 Shape letters: N examples, C H W image.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 import torch
 
+from capsweep.config import package_files
 from capsweep.data.images import LabelledImages
 from capsweep.data.official import Decoded, OfficialReader
 from capsweep.errors import DataError
@@ -22,7 +22,8 @@ from capsweep.storage.files import hash_open_file
 from capsweep.storage.official_files import Digest, open_content
 
 NAMES = {"train": "train", "validation": "val", "test": "test"}  # prefix of array names, by split
-VALIDATION = {"val_images", "val_labels"}  # optional arrays
+# How the arrays of images and labels may be called: as in MedMNIST, or as in Keras.
+PAIRS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"))
 LAYOUT = (
     "train_images and test_images (uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]), train_labels "
     "and test_labels (whole numbers from 0 on, [N]), and val_images and val_labels if there are any"
@@ -38,36 +39,22 @@ MOST_SEEN = 1000  # number of images per split whose values are checked
 FAINT = {*range(17), 253, 254, 255}
 
 
-@dataclass(frozen=True)
-class NpzContent:
-    """The data set in an .npz file.
-
-    Attributes:
-        splits: The examples of "train", "test" and, if the file has this split, "validation".
-        axes: Order of the axes of the images in the file: "chw" (channels first, or images without
-            an axis of channels) or "hwc" (channels last).
-        num_classes: Number of classes: the largest label in all splits, plus 1.
-        unused: Names of the arrays in the file that the reader ignores.
-    """
-
-    splits: Decoded
-    axes: str
-    num_classes: int
-    unused: Sequence[str]
+Labelled = tuple[np.ndarray, np.ndarray]  # images [N, ...] and labels [N]
 
 
 class NpzReader(OfficialReader):
-    """A reader of one .npz file with the arrays that `decode_arrays` describes.
+    """A reader of one .npz file with the arrays that LAYOUT describes.
 
     Args:
         sha256: The sha256 of the file. The key is the name of the file without .npz.
-        folders: Where to look for the file: names of folders below the data folder.
+        folders: Where to look for the file if it is not in `conf/dataset`: names of folders below
+            the data folder.
         num_classes: The number of classes that the labels must have.
         axes: Order of the axes of images with channels: "chw" (channels first) or "hwc" (channels
             last). None infers the order from the shape.
     """
 
-    publisher = "your own source"
+    publisher = "the clone in which `make new` wrote it (conf/dataset)"
 
     def __init__(
         self,
@@ -76,7 +63,7 @@ class NpzReader(OfficialReader):
         num_classes: int,
         axes: str | None = None,
     ) -> None:
-        super().__init__(sha256, folders)
+        super().__init__(sha256, [str(package_files.find_folder("conf") / "dataset"), *folders])
         self.name = f"arrays-{axes or 'told'}-of-{num_classes}-classes"
         self.num_classes, self.axes = num_classes, axes
 
@@ -87,8 +74,8 @@ class NpzReader(OfficialReader):
             folder: The data folder, a path or the URL of an object store.
 
         Raises:
-            DataError: If the file is missing, if its hash is not the declared one, if its labels do
-                not have `num_classes` classes, or if `decode_arrays` refuses its arrays.
+            DataError: If the file is missing, if its hash is not the declared one, or if
+                `read_arrays` or `check_splits` refuses its arrays.
             StoreError: If the object store does not answer.
         """
         ((name, declared),) = self.sha256.items()
@@ -96,60 +83,84 @@ class NpzReader(OfficialReader):
         with open_content(path) as file:
             key = f"dataset.reader.sha256.{name}"
             self.files.check_digests(Digest(path, hash_open_file(file), declared, key))
-            arrays = decode_arrays(path, file, self.axes)
-        if arrays.num_classes != self.num_classes:
-            raise DataError(
-                f"{path}: its labels have {arrays.num_classes} classes, but dataset.num_classes "
-                f"is {self.num_classes}; correct the file of the data set in conf/dataset"
-            )
-        return arrays.splits
+            splits, unused = read_arrays(path, file)
+        if "test" not in splits:
+            raise DataError(f"{path}: it has no test_images, but {', '.join(unused) or LAYOUT}")
+        return check_splits(path, splits, self.num_classes, self.axes)
 
 
-def decode_arrays(path: Path, file: IO[bytes], axes: str | None = None) -> NpzContent:
-    """Read and check the data set in an open .npz file.
-
-    The file has the arrays `train_images` and `test_images`, which are uint8 [N, H, W],
-    [N, C, H, W] or [N, H, W, C]. It also has the arrays `train_labels` and `test_labels`, which are
-    whole numbers from 0 on, [N] or [N, 1]. The arrays `val_images` and `val_labels` are optional. A
-    file with one of these two arrays must also have the other.
+def read_arrays(path: Path, file: IO[bytes]) -> tuple[dict[str, Labelled], list[str]]:
+    """Read the images and labels in an open .npz file.
 
     Args:
         path: Path of the file, for messages.
         file: The file, open for reading.
-        axes: Order of the axes of images with channels: "chw" (channels first) or "hwc" (channels
-            last). None infers the order from the shape.
 
     Returns:
-        The content of the file, with images [N, C, H, W].
+        Images and labels by split, and the names of all other arrays.
 
     Raises:
-        DataError: If the file is damaged, if an array is missing, or if the dtype, the shape or the
-            values of an array are not possible for images or labels. Also if all labels are 0, if a
-            class has no training example, or if the order of the axes cannot be inferred.
+        DataError: If the file is damaged, if it has no training images, or if it has images without
+            labels or labels without images.
     """
     try:
-        return _decode_archive(file, axes)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+        with open_npz(file) as archive:
+            names = _find_names(archive.files)
+            used = [name for pair in names.values() for name in pair]
+            splits = {split: (archive[i], archive[k]) for split, (i, k) in names.items()}
+            return splits, [name for name in archive.files if name not in used]
     except Exception as error:  # zipfile and numpy can raise any error for a damaged file
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{path}: {reason}; save by np.savez: {LAYOUT}") from error
 
 
-def _decode_archive(file: IO[bytes], axes: str | None) -> NpzContent:
-    with open_npz(file) as archive:
-        present = archive.files
-        splits = [split for split in NAMES if split != "validation" or VALIDATION & {*present}]
-        names = [f"{NAMES[split]}_{kind}" for split in splits for kind in ("images", "labels")]
-        if absent := [name for name in names if name not in present]:
-            have = ", ".join(present) or "nothing"
-            raise ValueError(f"it has no {', '.join(absent)}; it has {have[:MOST_NAMED]}")
-        arrays = {name: archive[name] for name in names}
-    shape = arrays["train_images"].shape
-    axes = _choose_axes(shape, axes)
-    decoded = {split: _make_split(arrays, NAMES[split], shape[1:], axes) for split in splits}
-    unused = [name for name in present if name not in names]
-    return NpzContent(decoded, axes, _count_classes(decoded), unused)
+def _find_names(present: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return the names of the images and labels of each split that a file has."""
+    have = (", ".join(present) or "nothing")[:MOST_NAMED]
+    found: dict[str, tuple[str, str]] = {}
+    for split, prefix in NAMES.items():
+        for images, labels in PAIRS:
+            pair = images.format(prefix), labels.format(prefix)
+            absent = [name for name in pair if name not in present]
+            if len(absent) == 1:
+                raise ValueError(f"it has no {absent[0]}; it has {have}")
+            if not absent:
+                found[split] = pair
+    if "train" not in found:
+        raise ValueError(f"it has no train_images; it has {have}")
+    return found
+
+
+def check_splits(
+    path: Path, splits: Mapping[str, Labelled], num_classes: int, axes: str | None = None
+) -> Decoded:
+    """Check images and labels, and convert them to examples with images [N, C, H, W].
+
+    Args:
+        path: Path of the file or folder from which they were read, for messages.
+        splits: For each split, images uint8 [N, H, W], [N, C, H, W] or [N, H, W, C], and labels [N]
+            or [N, 1].
+        num_classes: The number of classes; the labels are whole numbers below it.
+        axes: Order of the axes of images with channels: "chw" (channels first) or "hwc" (channels
+            last). None infers the order from the shape.
+
+    Raises:
+        DataError: If the dtype, the shape or the values of images or labels are not possible. Also
+            if all labels are 0, if a class has no training example, or if the order of the axes
+            cannot be inferred.
+    """
+    try:
+        shape = splits["train"][0].shape
+        axes = _choose_axes(shape, axes)
+        decoded = {
+            split: _make_split(name, *splits[split], shape[1:], axes)
+            for split, name in NAMES.items()
+            if split in splits
+        }
+        check_classes(decoded, num_classes)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    return decoded
 
 
 def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
@@ -159,11 +170,11 @@ def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
     axis, whichever has a size of at most MOST_CHANNELS.
 
     Raises:
-        ValueError: If `shape` is not possible for images in the order `axes`.
-        DataError: If `axes` is None, and both axes or neither axis can be that of the channels.
+        DataError: If `shape` is not possible for images in the order `axes`; or if `axes` is None,
+            and both axes or neither axis can be that of the channels.
     """
     if len(shape) not in (3, 4) or (len(shape) == 3 and axes == "hwc"):
-        raise ValueError(f"train_images have the shape {shape}")
+        raise DataError(f"train_images have the shape {shape}; save by np.savez: {LAYOUT}")
     if len(shape) == 3 or axes is not None:
         return axes or "chw"
     first, last = shape[1] <= MOST_CHANNELS, shape[3] <= MOST_CHANNELS
@@ -178,9 +189,8 @@ def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
 
 
 def _make_split(
-    arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], axes: str
+    name: str, images: np.ndarray, labels: np.ndarray, shape: tuple[int, ...], axes: str
 ) -> LabelledImages:
-    images, labels = arrays[f"{name}_images"], arrays[f"{name}_labels"]
     _check_images(f"{name}_images", images, shape)
     _check_labels(f"{name}_labels", labels, len(images))
     if images.ndim == 3:
@@ -233,11 +243,24 @@ def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
         )
 
 
-def _count_classes(splits: Decoded) -> int:
+def check_classes(splits: Decoded, num_classes: int) -> None:
+    """Check that labels are whole numbers below `num_classes`, and are all among training labels.
+
+    Args:
+        splits: The examples by split.
+        num_classes: The number of classes.
+
+    Raises:
+        DataError: If there are other classes, or if a class has no training example.
+    """
     classes = max(int(examples.labels_N.max()) for examples in splits.values()) + 1
     if classes < 2:
         raise DataError("every label is 0; a data set needs two or more classes")
     unseen = np.setdiff1d(np.arange(classes), splits["train"].labels_N.numpy())
     if len(unseen):
         raise DataError(f"no training example has class {unseen[0]}; use 0, 1, 2, ... as labels")
-    return classes
+    if classes != num_classes:
+        raise DataError(
+            f"its labels have {classes} classes, but dataset.num_classes is {num_classes}; correct "
+            "the file of the data set in conf/dataset"
+        )

@@ -31,6 +31,7 @@ LARGEST_BYTE = 255  # largest of the bytes 0..255, which stand for signed number
 TEST_STEP, TEST_PLACE = 4, 1
 BOX, CANVAS = 20, 28  # sides in pixels: the box around a digit of MNIST; an image of MNIST
 TEST_DIGITS = 360  # number of scikit-learn's 1,797 digits that are test images
+UINT8 = 8  # code of bytes in the header of an IDX file
 SPLIT_SEED = 20171026  # date of the paper by Sabour et al.; the same seed in all cells
 
 
@@ -83,7 +84,10 @@ class IdxReader(OfficialReader):
             if self.files.find(folder, f"{name}.gz", name) is None:
                 self._download_file(folder, f"{name}.gz")
         files = self.read_verified(folder, self.sha256, ".gz", "")
-        arrays = {name: decode_idx(*file) for name, file in files.items()}
+        arrays = {}
+        for name, (path, data) in files.items():
+            with report_undecodable(path):
+                arrays[name] = torch.from_numpy(decode_idx(path, data))
         return {
             split: LabelledImages(
                 arrays[f"{prefix}-images-idx3-ubyte"][:, None],
@@ -113,29 +117,29 @@ class IdxReader(OfficialReader):
         )
 
 
-def decode_idx(path: Path, data: bytes) -> Tensor:
-    """Decode the uint8 array in a verified IDX file.
+def decode_idx(path: Path, data: bytes) -> np.ndarray:
+    """Decode the uint8 array in an IDX file.
 
-    The fourth byte of the file is the number of dimensions. The next bytes are the sizes of the
-    dimensions as big-endian int32, and after them the elements of the array. The index of the last
-    dimension changes fastest.
+    The third byte of the file is the type of the numbers, and the fourth byte is the number of
+    dimensions. The next bytes are the sizes of the dimensions as big-endian int32, and after them
+    the elements of the array. The index of the last dimension changes fastest.
 
     Args:
-        path: Path of the file, for messages. If the path ends in .gz, `data` is decompressed first.
+        path: Path of the file. If the path ends in .gz, `data` is decompressed first.
         data: The bytes of the file.
 
     Returns:
         The uint8 array, in the shape that the file declares.
 
     Raises:
-        DataError: If `data` is not an IDX file of uint8 numbers.
+        Exception: If `data` is not an IDX file of uint8 numbers.
     """
-    with report_undecodable(path):
-        data = gzip.decompress(data) if path.suffix == ".gz" else data
-        dimensions = data[3]
-        shape = struct.unpack_from(f">{dimensions}i", data, 4)
-        pixels = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
-        return torch.from_numpy(pixels.copy())
+    data = gzip.decompress(data) if path.suffix == ".gz" else data
+    kind, dimensions = data[2:4]
+    if kind != UINT8:
+        raise ValueError(f"the type of its numbers is {kind:#04x}, not {UINT8:#04x} (bytes)")
+    shape = struct.unpack_from(f">{dimensions}i", data, 4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape).copy()
 
 
 class SvhnReader(OfficialReader):

@@ -16,7 +16,7 @@ from capsweep.config.package_files import CHANGES
 from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import STOPPED, Ledger, folder_of
 from capsweep.ledger.records import Provenance
-from capsweep.ledger.stored_files import AGAIN, FAILURE, METRICS, POINTS, RESULT
+from capsweep.ledger.stored_files import AGAIN, DIGESTS, FAILURE, METRICS, POINTS, RESULT, RESUME
 from capsweep.storage.files import (
     hash_file,
     remove_path,
@@ -27,7 +27,6 @@ from capsweep.storage.files import (
 from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.storage.stores import Bucket
 
-RESUME = "resume.ckpt"
 EARLIER = (RESULT, FAILURE, STOPPED, CHANGES)  # files of an earlier run that a new run removes
 
 
@@ -51,7 +50,7 @@ class CellDirectory:
     def resume_checkpoint(self) -> Path:
         """The path of the checkpoint with the full training state.
 
-        The file is absent before the first checkpoint and after the cell is finished.
+        The file is absent before the first checkpoint. A finished cell may keep the file.
         """
         return self.path / RESUME
 
@@ -118,27 +117,31 @@ class CellDirectory:
         Only `StagedDirectory` must copy the checkpoint, because its ledger is an object store.
         """
 
-    def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Write result.json and remove the checkpoint; the cell is then finished.
+    def finish(self, result: Mapping[str, Any], largest: float = 0) -> dict[str, Any]:
+        """Write result.json, and remove a large checkpoint; the cell is then finished.
 
         Args:
             result: The result without digests.
+            largest: The largest size in bytes of a checkpoint that is kept.
 
         Returns:
             The stored result, with the digests of the cell's files.
         """
-        finished = self._with_digests(result)
+        finished = self._with_digests(result, largest)
         write_json(self.path / RESULT, finished)
-        self.resume_checkpoint.unlink(missing_ok=True)
+        if RESUME not in finished[DIGESTS]:
+            self.resume_checkpoint.unlink(missing_ok=True)
         return finished
 
-    def _with_digests(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a result with added digests of the cell's files.
+    def _with_digests(self, result: Mapping[str, Any], largest: float) -> dict[str, Any]:
+        """Return a result with added digests of the cell's files, except of a large checkpoint.
 
         Files in evals/ have no digest, because later evaluations may replace these files.
         """
-        names = (path.name for path in self.path.iterdir() if path.is_file())
-        final = sorted(name for name in names if name not in (RESULT, RESUME) and name[0] != ".")
+        names = {path.name for path in self.path.iterdir() if path.is_file()} - {RESULT}
+        if RESUME in names and self.resume_checkpoint.stat().st_size > largest:
+            names.remove(RESUME)
+        final = sorted(name for name in names if name[0] != ".")
         return stored_files.with_digests(result, {n: hash_file(self.path / n) for n in final})
 
     def close(self) -> None:
@@ -171,13 +174,13 @@ class RepeatedDirectory(CellDirectory):
         self.superseded_path = ledger / "superseded" / signature / secrets.token_hex(4)
         super().__init__(self.final_path.with_name(f".{signature}.again"))
 
-    def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
+    def finish(self, result: Mapping[str, Any], largest: float = 0) -> dict[str, Any]:
         """Finish the new run, and replace the folder of the earlier run by the new folder.
 
         The earlier folder is renamed to `superseded_path`, then the new folder is renamed to
         `final_path`. If the process is killed in between, `recover_cell` does the second rename.
         """
-        finished = super().finish(result)
+        finished = super().finish(result, largest)
         self.superseded_path.parent.mkdir(parents=True, exist_ok=True)
         self.final_path.rename(self.superseded_path)
         self.path.rename(self.final_path)
@@ -238,7 +241,7 @@ class StagedDirectory(CellDirectory):
         """Copy the checkpoint to the store."""
         self.store.copy_from(f"{self.folder}/{RESUME}", self.resume_checkpoint)
 
-    def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
+    def finish(self, result: Mapping[str, Any], largest: float = 0) -> dict[str, Any]:
         """Copy the files of the cell to the store, and return the valid result.
 
         The file result.json is written last. If the cell had no result when this run started, and
@@ -247,9 +250,9 @@ class StagedDirectory(CellDirectory):
         """
         first = None if self.replaces else self.ledger.read_result(self.signature)
         if first is None:
-            result = self._with_digests(result)
+            result = self._with_digests(result, largest)
             for path in sorted(self.path.rglob("*")):
-                if path.is_file() and path.name != RESUME:
+                if path.is_file() and (path.name != RESUME or RESUME in result[DIGESTS]):
                     name = path.relative_to(self.path).as_posix()
                     self.store.copy_from(f"{self.folder}/{self.attempt}/{name}", path)
             content = json.dumps({**result, "attempt": self.attempt}, allow_nan=False)

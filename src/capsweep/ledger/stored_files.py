@@ -32,6 +32,7 @@ DIGESTS = "sha256"  # key of a result: digests of the cell's files, and of the r
 DATA = "data"  # key of a result: sha256 of each split of the data that the cell used
 AGAIN = "the cell is run again"
 PREDICTIONS = "predictions.npz"
+RESUME = "resume.ckpt"  # the last checkpoint: weights, state of the optimiser, rows
 METRICS, POINTS = "metrics.jsonl", "steps.jsonl"  # one row per epoch; several rows per epoch
 ROWS: Mapping[str, type[Row]] = {METRICS: Row, POINTS: Point}
 REMOVE = "remove the cell (capsweep ledger rm) and run it again"

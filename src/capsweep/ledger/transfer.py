@@ -23,7 +23,7 @@ from capsweep.errors import DamageError, DataError, UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, STOPPED, Entry, Ledger, folder_of, is_damaged
 from capsweep.ledger.records import Manifest
-from capsweep.ledger.stored_files import CONFIG, DIGESTS, FAILURE, METRICS, POINTS, RESULT
+from capsweep.ledger.stored_files import CONFIG, DIGESTS, FAILURE, METRICS, POINTS, RESULT, RESUME
 from capsweep.storage.files import hash_bytes, write_atomically
 from capsweep.storage.stores import join
 
@@ -37,13 +37,14 @@ LARGEST = 2**26  # maximum bytes of an unpacked archive; lzma itself has no limi
 WEIGHTS = "weights.ckpt"
 FAILED = {CONFIG, FAILURE, "provenance.json"}  # the files of a failed cell that are exported
 RESULTS = {*FAILED, RESULT, METRICS}  # the files of a cell that tables need
-OPTIONAL = {
+OPTIONAL = {  # may be left out of an export
     WEIGHTS,
+    RESUME,
     "predictions.npz",
     POINTS,
     CHANGES,
     "metrics.csv",
-}  # may be left out of an export
+}
 FOLDER = re.compile(rb"(?<![\w./:<~-])/(?:[\w.-]+/)+([\w.-]*)")  # a path in a text
 # The name of a file in a cell's folder. It is shorter than file systems allow, because an atomic
 # write first creates a temporary file with a longer name.
@@ -102,7 +103,7 @@ def _list_names(ledger: Ledger, signature: str) -> list[str]:
     names, failed = ledger.list_files(signature), ledger.read_result(signature) is None
     if failed:
         return [name for name in names if name in FAILED]
-    visible = {name for name in names if not name.startswith(".")} - {EVALUATIONS, FAILURE}
+    visible = {name for name in names if not name.startswith(".")} - {EVALUATIONS, FAILURE, RESUME}
     evaluations = (name for name in ledger.list_evaluations(signature) if name[0] != ".")
     return [*sorted(visible | {RESULT}), *(f"{EVALUATIONS}/{name}" for name in evaluations)]
 
@@ -176,7 +177,7 @@ def _remove_unfinished(ledger: Ledger, signature: str) -> None:
     On a disk, the whole folder of the cell is removed. In an object store, only error.txt,
     stopped.json and resume.ckpt are removed.
     """
-    names = (FAILURE, STOPPED, "resume.ckpt")
+    names = (FAILURE, STOPPED, RESUME)
     parts = [""] if ledger.disk is not None else [f"/{name}" for name in names]
     for part in parts:
         ledger.store.remove(f"{folder_of(signature)}{part}")

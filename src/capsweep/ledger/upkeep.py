@@ -12,7 +12,15 @@ from capsweep.config import places
 from capsweep.errors import DamageError
 from capsweep.ledger import lease, stored_files, transfer
 from capsweep.ledger.ledger import EVALUATIONS, Ledger, is_damaged
-from capsweep.ledger.stored_files import CONFIG, DIGESTS, POINTS, PREDICTIONS, REMOVE, RESULT
+from capsweep.ledger.stored_files import (
+    CONFIG,
+    DIGESTS,
+    POINTS,
+    PREDICTIONS,
+    REMOVE,
+    RESULT,
+    RESUME,
+)
 from capsweep.storage import scratch
 from capsweep.storage.files import remove_path, user_cache_folder
 
@@ -53,9 +61,11 @@ def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbag
             system's temporary folder.
     """
     if (root := ledger.disk) is not None:
-        for path in root.glob("??/*/resume.ckpt"):
+        for path in root.glob(f"??/*/{RESUME}"):
             if path.with_name(RESULT).exists():
-                yield from _measure(path, "checkpoint of a finished cell", root)
+                yield from _measure(
+                    path, "checkpoint of a finished cell, which only more epochs need", root
+                )
         for path in root.rglob(".*.tmp"):
             if _is_settled(path):
                 yield from _measure(path, "incomplete file", root)
@@ -103,7 +113,7 @@ def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
     only once.
     """
     result = ledger.read_result(cell)
-    names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, "resume.ckpt"}
+    names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, RESUME}
     if result is not None:
         names.add(CONFIG)
     names |= {f"{EVALUATIONS}/{name}" for name in ledger.list_evaluations(cell)}

@@ -18,12 +18,12 @@ from statistics import fmean
 from typing import Any
 
 from capsweep.report.formatted_table import format_interval
-from capsweep.report.grid import format_value
+from capsweep.report.grid import describe_row, format_value
 from capsweep.report.table import CellGroup, ResultTable
 from capsweep.report.trained import FACTS, NAMES, warn_of_cuts
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.metric_format import measure_of
-from capsweep.statistics.seeds import LEVEL, PairedDifference, adjust_holm, paired_difference
+from capsweep.statistics.seeds import LEVEL, PairedDifference, adjust_tests, paired_difference
 from capsweep.sweep.choices import ITERATIONS, RECONSTRUCTION
 
 MOST_NAMED = 3  # comparisons that a sentence lists; of more, the sentence counts outcomes
@@ -91,21 +91,19 @@ def shorten_sentences(sentences: Sequence[str]) -> list[str]:
 
 def list_comparisons(table: ResultTable) -> list[Comparison]:
     """List the comparisons of a table, column by column: first of axes, then with the baseline."""
-    comparisons = []
+    comparisons, baseline = [], table.sweep.baseline
+    if table.baseline is not None and len({g.row for g in table.groups if g.arm == baseline}) > 1:
+        baseline = describe_row(table.rows[table.baseline].coordinates)
     for column in range(len(table.columns)):
         groups = [group for group in table.groups if group.column == column]
         complete = [group for group in groups if group.full_summary]
         # Arms differ in many keys, and errors on different data are not comparable.
         places = [n for n, key in enumerate(table.sweep.rows) if key not in ("arm", "dataset")]
         found = [each for place in places for each in _compare_values(table, complete, place)]
-        p_values = [each.difference.t_test for each in found]
-        adjusted = iter(adjust_holm([p for p in p_values if p is not None]))
+        p_values = adjust_tests([each.difference for each in found])
+        comparisons += [replace(each, p=p) for each, p in zip(found, p_values, strict=True)]
         comparisons += [
-            replace(each, p=None if p is None else next(adjusted))
-            for each, p in zip(found, p_values, strict=True)
-        ]
-        comparisons += [
-            Comparison(column, "", group.name, table.sweep.baseline, 1, group.difference, group.p)
+            Comparison(column, "", group.name, baseline, 1, group.difference, group.p)
             for group in groups
             if group.difference is not None
         ]
@@ -146,10 +144,11 @@ def _pair_fields(
     outer = [n for n in range(len(keys)) if n != place and n not in inner]
     sides: tuple[dict[Any, list[CellGroup]], ...] = {}, {}
     for group in groups:
-        arm = next(iter(group.cells.values())).point.arm
         for side, value in zip(sides, values, strict=True):
             if group.coordinates[place] == value:
-                side.setdefault((arm, *(group.coordinates[n] for n in outer)), []).append(group)
+                side.setdefault((group.arm, *(group.coordinates[n] for n in outer)), []).append(
+                    group
+                )
     for setting, fields in sides[0].items():
         for ours, theirs in product(fields, sides[1].get(setting, ())):
             ends = [(ours.coordinates[n], theirs.coordinates[n]) for n in inner]

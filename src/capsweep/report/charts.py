@@ -80,30 +80,14 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A row of a table, drawn as a point in a chart of the metric against cost.
-
-    All seeds of the row have a result.
-    """
-
-    name: str  # name of the row, for the legend
-    row: int  # index of the row among the drawn rows; the index decides the style
-    cost: float  # mean of the cost over the seeds
-    mean: float  # mean of the metric over the seeds
-    std: float | None  # standard deviation of the metric over the seeds; None for one seed
-
-
-@dataclass(frozen=True)
 class PanelRow:
     """A row of a table in one panel of the table's figure.
 
     Attributes:
-        place: The index of the row from the top.
         mean: The mean and both ends of its interval; None if some seeds lack the metric.
         marks: The numbers that are drawn as marks, by their kind, which is a key of MARKS.
     """
 
-    place: int
     mean: tuple[float, float, float] | None
     marks: Mapping[str, Sequence[float]]
 
@@ -114,13 +98,13 @@ class Panel:
 
     Attributes:
         title: The text above the panel; empty if the table has only one column.
-        rows: The rows that have results in this column.
-        baseline: The mean of the baseline, drawn as a dotted line; None if there is no baseline.
+        rows: The rows that have results in this column, by their place from the top.
+        baseline: The place of the baseline, whose mean is a dotted line; None without a baseline.
     """
 
     title: str
-    rows: tuple[PanelRow, ...]
-    baseline: float | None
+    rows: Mapping[int, PanelRow]
+    baseline: int | None
 
 
 def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
@@ -171,23 +155,6 @@ def _draw_line(axes: "Axes", curve: Curve) -> object:
     marker = style.marker if len(curve.epochs) == 1 else ""  # a line of one epoch cannot be seen
     (line,) = axes.plot(curve.epochs, curve.mean, style.line, color=style.colour, marker=marker)
     return line
-
-
-def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
-    """Draw each mark at its cost and its mean, with an error bar of one standard deviation."""
-    measure = metric_format.measure_of(metric)
-    figure, axes = _make_figure(len(marks))
-    handles = []
-    for mark in marks:
-        style, std = choose_style(mark.row), mark.std
-        look = {"fmt": style.marker, "color": style.colour, "capsize": 3, "markersize": 6}
-        spread = None if std is None else measure.factor * std
-        handles.append(axes.errorbar(mark.cost, measure.factor * mark.mean, yerr=spread, **look))
-    axes.set_xlabel(label)
-    axes.set_ylabel(_label_metric(metric))
-    _set_scale(axes, "x", [mark.cost for mark in marks])
-    _add_legend(figure, handles, [mark.name for mark in marks])
-    return figure
 
 
 def draw_panels(
@@ -244,7 +211,10 @@ def draw_matrix(
 
     shown_RK = np.array(percents_RK)
     coloured_RK = np.where(np.eye(*shown_RK.shape, dtype=bool) & is_confusion, 0, shown_RK)
-    figure = Figure(figsize=(WIDTH, 1 + 0.28 * len(lines)), layout="constrained")
+    longest = max(map(len, columns))
+    turned = 90 if longest > 3 else 0
+    height = 1 + 0.28 * len(lines) + (0.08 * longest if turned else 0)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.subplots()
     most = max(coloured_RK.max(), 1)
     axes.imshow(coloured_RK, cmap="Oranges", vmin=0, vmax=1.5 * most, aspect="auto")
@@ -252,7 +222,6 @@ def draw_matrix(
         text = f"{percent:.1f}" if 0 < percent < 9.95 else f"{percent:.0f}"
         text = "" if is_confusion and percent == 0 else text
         axes.text(column, line, text, ha="center", va="center", fontsize=LETTERS - 2)
-    turned = 90 if max(map(len, columns)) > 3 else 0
     axes.set_xticks(range(len(columns)), columns, rotation=turned, parse_math=False)
     axes.set_yticks(range(len(lines)), lines, parse_math=False)
     axes.set(xlabel=across, ylabel=down)
@@ -265,20 +234,20 @@ def _draw_panel(axes: "Axes", panel: Panel, factor: float) -> dict[str, Any]:
     handles = {}
     for kind, look in MARKS.items():
         below = 0.3 if kind == SEED else 0.0  # so that the bar of the interval hides no seed
-        points = [(row.place + below, x) for row in panel.rows for x in row.marks.get(kind, ())]
+        points = [(n + below, x) for n, row in panel.rows.items() for x in row.marks.get(kind, ())]
         if points:
             places, values = np.array(points).T
             (handles[kind],) = axes.plot(factor * values, places, linestyle="", **look)
-    means = {row.place: row.mean for row in panel.rows if row.mean is not None}
+    means = {n: row.mean for n, row in panel.rows.items() if row.mean is not None}
     if means:
         mean, low, high = factor * np.array([*means.values()]).T
         bars, look = (mean - low, high - mean), {"fmt": "o", "markersize": 5, "capsize": 3}
         line = axes.errorbar(mean, [*means], xerr=bars, color=COLOURS[0], **look)
         handles["mean, 95 % interval"] = line
-    if panel.baseline is not None:
-        line = axes.axvline(factor * panel.baseline, color="#777777", linestyle=":")
+    if panel.baseline in means:
+        line = axes.axvline(factor * means[panel.baseline][0], color="#777777", linestyle=":")
         handles["mean of the baseline"] = line
-    seeds = [value for row in panel.rows for value in row.marks[SEED]]
+    seeds = [value for row in panel.rows.values() for value in row.marks[SEED]]
     _set_scale(axes, "x", [mean for mean, _, _ in means.values()] or seeds)
     return handles
 

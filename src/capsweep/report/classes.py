@@ -9,13 +9,13 @@ Shape letters: N classes, R rows and K columns of a figure.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import READERS, Ledger
+from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.stored_files import PREDICTIONS
 from capsweep.report import charts
 from capsweep.report.cells import TableCell
@@ -64,8 +64,8 @@ def make_class_figures(table: ResultTable, ledger: Ledger) -> Iterator[ReportFig
     sets: dict[tuple[int, str], list[CellGroup]] = {}
     for group in choose_rows(table):
         if group.finished:
-            dataset = next(iter(group.finished.values())).point.cell.config["dataset"]
-            sets.setdefault((group.column, dataset["name"]), []).append(group)
+            dataset = _first_cell(group).point.cell.config["dataset"]["name"]
+            sets.setdefault((group.column, dataset), []).append(group)
     for number, ((_, dataset), groups) in enumerate(sets.items()):
         where = f" of {dataset}" if len(sets) > 1 else ""
         yield from _make_error_figure(groups, where, f"class-error-{number}")
@@ -76,79 +76,69 @@ def make_class_figures(table: ResultTable, ledger: Ledger) -> Iterator[ReportFig
 def _make_error_figure(
     groups: Sequence[CellGroup], where: str, stem: str
 ) -> Iterator[ReportFigure]:
-    """Yield the figure of the errors by class: a row for each row of the table."""
-    errors, names, classes = [], [], []
+    """Yield the figure of the errors by class: a line for each row of the table."""
+    errors: dict[str, np.ndarray] = {}
     for group in groups:
-        counts = [c for cell in group.finished.values() if (c := cell.class_counts)]
-        if counts:
-            missed, shown = (np.array([c[name] for c in counts]) for name in ("missed", "examples"))
-            errors.append(np.mean(missed / np.maximum(shown, 1), axis=0))
-            names.append(group.name)
-            classes = _name_classes(next(iter(group.finished.values())))
-    if not errors:
-        return
-    errors_RN = np.array(errors)
-    chosen = _choose_worst(errors_RN.mean(axis=0))
-    image = _draw(errors_RN[:, chosen], names, [classes[n] for n in chosen], "class", "", False)
-    yield ReportFigure(
-        f"Error of each class (%){where}: of the test images that show the class, those for which "
-        f"the network does not predict it; mean over seeds.{_describe_chosen(chosen, classes)}",
-        stem,
-        names,
-        image,
-    )
+        if counts := [cell.class_counts for cell in group.finished.values() if cell.class_counts]:
+            shares = [_divide(each["missed"], each["examples"]) for each in counts]
+            errors[group.name] = np.mean(shares, axis=0)
+    if errors:
+        errors_RN, names = np.array([*errors.values()]), _name_classes(_first_cell(groups[0]))
+        chosen, note = _choose_worst(errors_RN.mean(axis=0), names)
+        columns = [names[n] for n in chosen]
+        image = _draw(errors_RN[:, chosen], list(errors), columns, "class", "", False)
+        text = "of the test images that show the class, those for which the network does not "
+        caption = f"Error of each class (%){where}: {text}predict it; mean over seeds.{note}"
+        yield ReportFigure(caption, stem, list(errors), image)
 
 
 def _make_confusion_figure(group: CellGroup, ledger: Ledger, where: str) -> Iterator[ReportFigure]:
     """Yield the confusion matrix of a row: the mean over the seeds with stored predictions."""
-    cells = list(group.finished.values())
-    with ThreadPoolExecutor(READERS) as pool:  # slow object stores are read in parallel
-        read = [
-            each for each in pool.map(partial(_count_confusions, ledger), cells) if each is not None
-        ]
-    if not read:
-        return
-    shares_NN = np.mean(
-        [counts / np.maximum(counts.sum(axis=1, keepdims=True), 1) for counts in read], axis=0
-    )
-    classes = _name_classes(cells[0])
-    chosen = _choose_worst(1 - shares_NN.diagonal())
-    shares_RK, columns = shares_NN[np.ix_(chosen, chosen)], [classes[n] for n in chosen]
-    if len(chosen) < len(classes):
-        others_R = shares_NN[chosen].sum(axis=1) - shares_RK.sum(axis=1)
-        shares_RK, columns = np.column_stack([shares_RK, others_R]), [*columns, "others"]
-    image = _draw(shares_RK, [classes[n] for n in chosen], columns, "predicted", "true class", True)
-    yield ReportFigure(
-        f"Confusion matrix of {group.name}{where}: of the test images of a class (line), the share "
-        f"(%) that is predicted as each class (column); mean over {count_of(len(read), 'seed')}."
-        f"{_describe_chosen(chosen, classes)}",
-        f"confusion-{group.column}-{group.row}",
-        [group.name],
-        image,
-    )
+    cells = group.finished.values()
+    counts = [c for cell in cells if (c := _count_confusions(ledger, cell)) is not None]
+    if counts:
+        names = _name_classes(_first_cell(group))
+        shares_NN = np.mean([_divide(c, c.sum(axis=1, keepdims=True)) for c in counts], axis=0)
+        right_N, all_N = shares_NN.diagonal(), shares_NN.sum(axis=1)
+        chosen, note = _choose_worst(all_N - right_N, names)
+        shares_RK, lines = shares_NN[np.ix_(chosen, chosen)], [names[n] for n in chosen]
+        columns = lines
+        if note:
+            others_R = all_N[chosen] - shares_RK.sum(axis=1)
+            shares_RK, columns = np.column_stack([shares_RK, others_R]), [*lines, "others"]
+        image = _draw(shares_RK, lines, columns, "predicted", "true class", True)
+        caption = (
+            f"Confusion matrix of {group.name}{where}: of the test images of a class (line), the "
+            f"share (%) predicted as each class (column); mean over {count_of(len(counts), 'seed')}"
+        )
+        stem = f"confusion-{group.column}-{group.row}"
+        yield ReportFigure(f"{caption}.{note}", stem, [group.name], image)
+
+
+def _first_cell(group: CellGroup) -> TableCell:
+    return next(iter(group.finished.values()))
+
+
+def _divide(counts: Any, totals: Any) -> np.ndarray:
+    """Divide counts by totals; a share of nothing is 0."""
+    return np.asarray(counts) / np.maximum(totals, 1)
 
 
 def _count_confusions(ledger: Ledger, cell: TableCell) -> np.ndarray | None:
     """Count the confusions of a cell, [N, N]; None without predictions of one class per image."""
     content = ledger.read(cell.signature, PREDICTIONS)
-    if content is None:
-        return None
-    where = f"{cell.where}/{PREDICTIONS}"
-    stored = stored_files.read_if_sound(partial(stored_files.read_predictions, content, where))
-    return None if stored is None or stored[1].ndim > 1 else count_confusions(*stored)
+    read = partial(stored_files.read_predictions, content or b"", f"{cell.where}/{PREDICTIONS}")
+    stored = content and stored_files.read_if_sound(read)
+    return count_confusions(*stored) if stored and stored[1].ndim == 1 else None
 
 
-def _choose_worst(error_N: np.ndarray) -> list[int]:
-    """Return all classes, or the MOST_CLASSES classes with the largest errors; both sorted."""
-    return sorted(np.argsort(-error_N, kind="stable")[:MOST_CLASSES].tolist())
-
-
-def _describe_chosen(chosen: Sequence[int], classes: Sequence[str]) -> str:
-    """Say which of the classes are drawn; empty if all are drawn."""
-    if len(chosen) == len(classes):
-        return ""
-    names = ", ".join(classes[n] for n in chosen)
-    return f" Of {len(classes)} classes, the {len(chosen)} with the largest errors: {names}."
+def _choose_worst(error_N: np.ndarray, names: list[str]) -> tuple[list[int], str]:
+    """Choose the MOST_CLASSES classes with the largest errors, and say so if there are more."""
+    chosen = sorted(np.argsort(-error_N, kind="stable")[:MOST_CLASSES].tolist())
+    if len(chosen) == len(names):
+        return chosen, ""
+    listed = ", ".join(names[n] for n in chosen)
+    return chosen, f" Of {len(names)} classes, the {len(chosen)} with the largest errors: {listed}."
 
 
 def _draw(
@@ -156,5 +146,5 @@ def _draw(
 ) -> bytes:
     """Draw a matrix of shares in percent; see `charts.draw_matrix`."""
     percents = np.round(100 * shares_RK, 6).tolist()
-    names = [name[:LONGEST] for name in columns]
+    names = [n if len(n) <= LONGEST else f"{n[: LONGEST - 1]}…" for n in columns]
     return charts.draw_once(charts.draw_matrix, percents, list(lines), names, *options)

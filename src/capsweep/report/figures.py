@@ -1,4 +1,4 @@
-"""The figures of a sweep's report: the table, curves by epoch, and the metric against cost.
+"""The figures of a sweep's report: the table, the time of its cells, and curves by epoch.
 
 This module decides which rows are drawn and writes the captions; `charts` draws.
 """
@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 from capsweep.report import charts
 from capsweep.report.cells import TableCell
-from capsweep.report.charts import Curve, Mark, Panel, PanelRow
+from capsweep.report.charts import Curve, Panel, PanelRow
 from capsweep.report.table import CellGroup, ResultTable
-from capsweep.statistics.seeds import list_common_steps
+from capsweep.statistics import metric_format
+from capsweep.statistics.seeds import list_common_steps, summarise_values
 
 MOST_ROWS = 14  # most rows in a figure; readers cannot distinguish more curves
 MOST_TABLE_ROWS = 40  # most rows in the figure of a table
@@ -34,9 +34,10 @@ class ReportFigure:
 
 
 def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
-    """Yield the figure of the table, then the figures of loss, error and cost for each column."""
+    """Yield the figures of the table and of time, then loss and error of each column by epoch."""
     whole, several = make_table_figure(table), len(table.columns) > 1
     yield replace(whole, narrow=make_table_figure(table, 1).image) if several else whole
+    yield _make_cost_figure(table)
     groups = choose_rows(table)
     for number in range(len(table.columns)):
         name, ending, where = table.name_column(number), "", ""
@@ -44,63 +45,95 @@ def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
             slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "column"
             ending, where = f"-{slug}-{number}", f" ({name})"
         column = [group for group in groups if group.column == number]
-        cost_figure = _make_cost_figure(table.sweep.metric, column, where)
-        for figure in (*_make_curve_figures(column, where), cost_figure):
+        for figure in _make_curve_figures(column, where):
             yield replace(figure, stem=f"{figure.stem}{ending}")
 
 
 def make_table_figure(table: ResultTable, most_across: int = MOST_ACROSS) -> ReportFigure:
-    """Draw a table as a figure with a panel for each column.
-
-    A row is drawn if at least one seed has the metric. Its mean is drawn if all seeds have the
-    metric. If no row has a result, or if more than MOST_TABLE_ROWS rows have results, the figure
-    has no image.
+    """Draw the metric of each row, with a panel for each column, and published numbers.
 
     Args:
         table: The table.
         most_across: The largest number of panels side by side; 1 for narrow screens.
     """
-    stem, groups = "table", [group for group in table.groups if group.summary]
-    names = {group.row: group.name for group in groups}
-    caption = f"{table.sweep.metric}: mean over seeds and its 95 % interval"
+    return _draw_rows(table, "table", table.sweep.metric, lambda g: g.by_seed, most_across)
+
+
+def _make_cost_figure(table: ResultTable) -> ReportFigure:
+    """Draw the time of a cell of each row, with a panel for each column.
+
+    The time is device time if every finished cell recorded GPU hours, else wall time.
+    """
+    cells = [cell for cell in table.cells if cell.is_finished]
+    on_gpus = bool(cells) and all(cell.result.get("gpu_hours") for cell in cells)
+
+    def read_minutes(group: CellGroup) -> dict[int, float]:
+        times = {seed: cell.result.get("seconds", {}) for seed, cell in group.finished.items()}
+        if on_gpus:
+            return {seed: 60 * cell.result["gpu_hours"] for seed, cell in group.finished.items()}
+        return {seed: each["total"] / 60 for seed, each in times.items() if "total" in each}
+
+    label = f"{'device' if on_gpus else 'wall'} minutes of a cell"
+    drawn = _draw_rows(table, "cost-time", label, read_minutes, 1)
+    hardware = ", ".join(sorted({cell.hardware for cell in cells})) or "no hardware"
+    return replace(drawn, caption=f"{drawn.caption} Training and test, on {hardware}.")
+
+
+def _draw_rows(
+    table: ResultTable, stem: str, label: str, read: Callable[[CellGroup], Series], most_across: int
+) -> ReportFigure:
+    """Draw a number of each row: a mark for each seed, the mean and its interval.
+
+    The mean is drawn if all seeds have the number. If no row has a number, or if more than
+    MOST_TABLE_ROWS rows have one, the figure has no image.
+
+    Args:
+        table: The table.
+        stem: The name of the figure's file, without the ending.
+        label: What the number is.
+        read: A function that returns the number by seed, for a field of the table.
+        most_across: The largest number of panels side by side.
+    """
+    numbers = {(g.row, g.column): values for g in table.groups if (values := read(g))}
+    names = {g.row: g.name for g in table.groups if (g.row, g.column) in numbers}
+    caption = f"{label}: mean over seeds and its 95 % interval"
     if not 0 < len(names) <= MOST_TABLE_ROWS:
         room = f"{len(names)} rows have results, and a figure has room for {MOST_TABLE_ROWS}"
         return ReportFigure(f"{caption}: {room}.", stem)
     if table.baseline in names:
         caption += f"; the dotted line is the mean of {names[table.baseline]}"
     places = {row: place for place, row in enumerate(sorted(names))}
-    columns = sorted({group.column for group in groups})
-    panels = [_make_panel(table, [g for g in groups if g.column == n], places) for n in columns]
+    rows: dict[int, dict[int, PanelRow]] = {}
+    for group in table.groups:
+        if (values := numbers.get((group.row, group.column))) is not None:
+            row = _make_row(table, group, label, list(values.values()))
+            rows.setdefault(group.column, {})[places[group.row]] = row
+    titles = [table.name_column(n) if len(table.columns) > 1 else "" for n in sorted(rows)]
+    baseline = None if table.baseline is None else places.get(table.baseline)
+    panels = [
+        Panel(title, rows[n], baseline) for title, n in zip(titles, sorted(rows), strict=True)
+    ]
     labels, keys = [names[row] for row in places], " · ".join(table.sweep.rows)
-    numbers = table.sweep.metric, keys, labels, panels, most_across
-    image = charts.draw_once(charts.draw_panels, *numbers)
+    image = charts.draw_once(charts.draw_panels, label, keys, labels, panels, most_across)
     return ReportFigure(f"{caption}.", stem, labels, image)
 
 
-def _make_panel(
-    table: ResultTable, groups: Sequence[CellGroup], places: Mapping[int, int]
-) -> Panel:
-    """Make the panel of a column from its fields; `places` has the place of each row."""
-    column, rows, baseline = groups[0].column, [], None
-    at = dict(zip(table.sweep.columns, table.columns[column], strict=True))
-    for group in groups:
-        published = [
-            number
-            for number in table.rows[group.row].published
-            if number.place
-            in ([], [str(at[key]) for key in table.sweep.columns if key in number.of])
-        ]
-        marks = {charts.SEED: [*group.by_seed.values()]}
-        for number in published:
+def _make_row(
+    table: ResultTable, group: CellGroup, label: str, values: Sequence[float]
+) -> PanelRow:
+    """Make the row of a field in a panel; the row of a metric has published numbers."""
+    measure, mean = metric_format.measure_of(label), None
+    if len(values) == len(group.cells):
+        summary = summarise_values(values, measure.low, measure.high)
+        mean = (summary.mean, *(summary.interval or (summary.mean, summary.mean)))
+    at = dict(zip(table.sweep.columns, table.columns[group.column], strict=True))
+    marks = {charts.SEED: values}
+    for number in table.rows[group.row].published if label == table.sweep.metric else ():
+        place = [str(value) for key, value in at.items() if key in number.of]
+        if number.place in ([], place):
             kind = charts.OTHER if number.differs else charts.PUBLISHED
-            marks.setdefault(kind, []).append(number.value)
-        mean = None
-        if (summary := group.full_summary) is not None:
-            mean = (summary.mean, *(summary.interval or (summary.mean, summary.mean)))
-            baseline = summary.mean if group.row == table.baseline else baseline
-        rows.append(PanelRow(places[group.row], mean, marks))
-    title = table.name_column(column) if len(table.columns) > 1 else ""
-    return Panel(title, tuple(rows), baseline)
+            marks[kind] = [*marks.get(kind, ()), number.value]
+    return PanelRow(mean, marks)
 
 
 def choose_rows(table: ResultTable) -> list[CellGroup]:
@@ -183,53 +216,3 @@ def _make_curve_figures(fields: Sequence[CellGroup], where: str) -> Iterator[Rep
             [curve.name for curve in curves],
             charts.draw_once(charts.draw_curves, f"{key}{unit}", curves),
         )
-
-
-def collect_marks(
-    fields: Sequence[CellGroup], read_cost: Callable[[Any], float | None]
-) -> list[Mark]:
-    """Make a mark for each table field if all seeds of the field have the metric and a cost.
-
-    Args:
-        fields: The fields of one column of a table.
-        read_cost: A function that returns the cost in a cell's result, or None if the result has
-            no cost.
-
-    Returns:
-        The marks. The cost and the metric of a mark are means over the seeds.
-    """
-    marks = []
-    for field in fields:
-        costs = [read_cost(cell.result) for cell in field.finished.values()]
-        known_costs = [cost for cost in costs if cost is not None]
-        if (summary := field.full_summary) and len(known_costs) == len(costs):
-            marks.append(Mark(field.name, field.row, fmean(known_costs), summary.mean, summary.std))
-    return marks
-
-
-def _make_cost_figure(metric: str, fields: Sequence[CellGroup], where: str) -> ReportFigure:
-    """Draw the metric against the time of a cell.
-
-    A row is drawn if all of its seeds have the metric and a time. The time is device time if every
-    finished cell recorded GPU hours, else wall time.
-    """
-    cells = [cell for field in fields for cell in field.finished.values()]
-    on_gpus = bool(cells) and all(cell.result.get("gpu_hours") for cell in cells)
-
-    def read_minutes(result: Mapping[str, Any]) -> float | None:
-        seconds = result.get("seconds", {}).get("total")
-        return 60 * result["gpu_hours"] if on_gpus else seconds and seconds / 60
-
-    clock, stem = "device" if on_gpus else "wall", "cost-time"
-    hardware = ", ".join(sorted({cell.hardware for cell in cells}))
-    caption = (
-        f"{metric}{where} against the {clock} time of a cell, training and test, on {hardware}"
-    )
-    marks = collect_marks(fields, read_minutes)
-    if not marks:
-        return ReportFigure(f"{caption}: no row has the times of all of its seeds.", stem)
-    caption += ": mean over seeds, bars of one standard deviation."
-    if incomplete := len(fields) - len(marks):
-        caption += f" Rows that lack seeds or their cost are left out: {incomplete}."
-    image = charts.draw_once(charts.draw_marks, f"{clock} minutes of a cell", metric, marks)
-    return ReportFigure(caption, stem, [mark.name for mark in marks], image)

@@ -8,10 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +18,7 @@ from capsweep.config.places import Places
 from capsweep.runtime import terminal
 from capsweep.sweep.spec import Sweep
 
-PAUSE = 30  # seconds of pause for each CPU second of a renewal: it takes 3 % of one core
+PAUSE = 30  # seconds between two starts for each CPU second of a renewal: 3 % of one core
 NICENESS = 5  # lower priority than that of cells
 GRACE = 5.0  # seconds after which a renewal that does not end is killed
 
@@ -42,10 +40,9 @@ class LivePage:
     def __init__(self, path: Path, words: Sequence[str], console: Console) -> None:
         self.path, self.console = path, console
         self.command = [sys.executable, "-m", "capsweep", *words]
-        self._renewal: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._shown, self._next = 0, 0.0  # ended cells on the page; when it may be renewed again
-        self._is_closed = False
+        self._began, self._next = 0.0, 0.0  # when the renewal began; when the next may begin
+        self._shown: int | None = None  # number of ended cells on the page; None before the start
 
     def renew(self, ended: int) -> None:
         """Start to renew the page if a cell has ended since, and if the pause is over.
@@ -53,39 +50,43 @@ class LivePage:
         Args:
             ended: The number of cells that have ended so far.
         """
-        if self._renewal is None and self._next == 0:
-            self._next = time.monotonic()
+        if self._shown is None:
+            self._shown = 0
             text = f"report: {self.path} (from the first finished cell on; it renews itself)"
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        is_busy = self._renewal is not None and self._renewal.is_alive()
-        if ended != self._shown and not is_busy and time.monotonic() >= self._next:
-            self._shown = ended
-            self._renewal = threading.Thread(target=self._run, daemon=True)
-            self._renewal.start()
-
-    def _run(self) -> None:
-        """Renew the page, and decide when it may be renewed again."""
-        none = subprocess.DEVNULL
-        try:  # its own session, so that Ctrl-C stops only the sweep
-            process = self._process = subprocess.Popen(
-                self.command, stdin=none, stdout=none, stderr=none, start_new_session=True
-            )
-            os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        except OSError as error:
-            terminal.print_once(f"{self.path} could not be renewed: {error}")
+        try:
+            is_free = self._process is None or self._has_ended(self._process)
+            if is_free and ended != self._shown and time.monotonic() >= self._next:
+                self._shown, self._began = ended, time.monotonic()
+                self._process = self._start()
+        except OSError as error:  # no fault of the page may end the sweep
             self._next = float("inf")
-            return
-        if status and not self._is_closed:
-            terminal.print_once(f"{self.path} could not be renewed; make report says why")
-        self._next = time.monotonic() + PAUSE * (usage.ru_utime + usage.ru_stime)
+            terminal.print_once(f"{self.path} is not renewed any more: {error}")
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        none = subprocess.DEVNULL
+        process = subprocess.Popen(  # in its own session, so that Ctrl-C stops only the sweep
+            self.command, stdin=none, stdout=none, stderr=none, start_new_session=True
+        )
+        os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
+        return process
+
+    def _has_ended(self, process: "subprocess.Popen[bytes]") -> bool:
+        """Return whether a renewal has ended; its CPU time decides when the next may begin."""
+        ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if ended:
+            self._process, process.returncode = None, os.waitstatus_to_exitcode(status)
+            self._next = self._began + PAUSE * (usage.ru_utime + usage.ru_stime)
+            if status:
+                terminal.print_once(f"{self.path} could not be renewed; make report says why")
+        return bool(ended)
 
     def close(self) -> None:
         """End a renewal that runs, so that it does not replace the page of the ended sweep."""
-        self._is_closed = True
-        for number in (signal.SIGINT, signal.SIGKILL):  # after SIGINT, no temporary file is left
-            if self._renewal is not None and self._renewal.is_alive() and self._process is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(self._process.pid, number)
-                self._renewal.join(GRACE)
+        if (process := self._process) is not None:
+            process.send_signal(signal.SIGINT)  # unlike SIGKILL, it leaves no temporary file
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

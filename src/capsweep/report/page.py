@@ -34,8 +34,15 @@ PAGE, FIGURES = "index.html", "figures"
 MOST_BYTES = 6_000_000  # limit for all pictures of a page together, so that browsers can open it
 # Keys of a cell's files that `list_facts` leaves out. The page shows the configuration separately,
 # and digests are only for `capsweep ledger verify`.
-NOT_SHOWN = ("signature", "science", "overrides", "logistics", "sha256", "first_activations")
-NOT_SHOWN += ("classes",)
+NOT_SHOWN = [
+    "signature",
+    "science",
+    "overrides",
+    "logistics",
+    "sha256",
+    "first_activations",
+    "classes",
+]
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,9 @@ def write_page(table: ResultTable, ledger: Ledger, folder: Path, is_live: bool =
     PNG files that an earlier report has left in figures/ are removed. If `is_live`, the sweep runs:
     the page says so, and reloads itself.
     """
-    charts = [*figures.make_figures(table), *classes.make_class_figures(table, ledger)]
+    charts = [*figures.make_figures(table)]
+    if not is_live:  # they read all predictions
+        charts += classes.make_class_figures(table, ledger)
     pictures = read_pictures(table.groups, ledger)
     write_text(folder / PAGE, render_page(table, charts, pictures, is_live))
     for old in (folder / FIGURES).glob("*.png"):

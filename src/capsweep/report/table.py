@@ -17,7 +17,7 @@ from capsweep.statistics.metric_format import Measure
 from capsweep.statistics.seeds import (
     PairedDifference,
     Summary,
-    adjust_holm,
+    adjust_tests,
     paired_difference,
     summarise_values,
 )
@@ -52,6 +52,11 @@ class CellGroup:
     difference: PairedDifference | None = None
     p: float | None = None
     is_best: bool = False
+
+    @property
+    def arm(self) -> str:
+        """The arm of the sweep from which the cells are."""
+        return next(iter(self.cells.values())).point.arm
 
     @property
     def finished(self) -> dict[int, TableCell]:
@@ -248,8 +253,7 @@ def _compare_column(
         if base is not None and group is not base
         if (difference := paired_difference(group.by_seed, base.by_seed, most)) is not None
     }
-    tested = {row: d.t_test for row, d in differences.items() if d.t_test is not None}
-    p_values = dict(zip(tested, adjust_holm(list(tested.values())), strict=True))
+    p_values = dict(zip(differences, adjust_tests(list(differences.values())), strict=True))
     means = {group.row: group.full_summary.mean for group in present if group.full_summary}
     choose = max if measure.higher_is_better else min
     best = choose(means.values()) if len({*means.values()}) > 1 else None

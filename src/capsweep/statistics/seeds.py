@@ -135,6 +135,13 @@ class PairedDifference:
         return self.n > 1 and self.t_test is None
 
 
+def adjust_tests(differences: Sequence[PairedDifference]) -> list[float | None]:
+    """Return the p value of each difference, adjusted by Holm's method; None without a test."""
+    p_values = [difference.t_test for difference in differences]
+    adjusted = iter(adjust_holm([p for p in p_values if p is not None]))
+    return [None if p is None else next(adjusted) for p in p_values]
+
+
 def paired_difference(
     ours: Mapping[int, float], theirs: Mapping[int, float], most: float = math.inf
 ) -> PairedDifference | None:

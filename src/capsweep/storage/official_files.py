@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from capsweep.errors import DataError
 from capsweep.storage.files import (
     hash_bytes,
     lock_file,
     open_plain_file,
+    read_plain_file,
     remove_path,
     user_cache_folder,
     write_atomically,
@@ -172,29 +173,9 @@ def _open_bucket(place: str, process: int) -> Bucket:
     return Bucket(place, KEY)
 
 
-def read_content(path: Path) -> bytes:
-    """Read the bytes of a file before its hash is verified.
-
-    Raises:
-        DataError: If the file cannot be read.
-    """
-    with _report_unreadable(), open_plain_file(path) as file:
-        return file.read()
-
-
-def open_content(path: Path) -> IO[bytes]:
-    """Open a file before its hash is verified, without reading it into memory.
-
-    Raises:
-        DataError: If the file cannot be opened.
-    """
-    with _report_unreadable():
-        return open_plain_file(path)
-
-
 @contextmanager
 def _report_unreadable() -> Iterator[None]:
-    """Convert each OSError of a `with` block, except StoreError, to a DataError.
+    """Convert each OSError of a `with` block or function, except StoreError, to a DataError.
 
     The message of the DataError names the path that cannot be read.
     """
@@ -207,6 +188,11 @@ def _report_unreadable() -> Iterator[None]:
             f"{error.filename}: cannot be read ({error.strerror}); correct its permissions, or set "
             "DATA_DIR to a folder that can be read"
         ) from error
+
+
+# Read or open a file before its hash is verified. DataError is raised if the file cannot be read.
+read_content = _report_unreadable()(read_plain_file)
+open_content = _report_unreadable()(open_plain_file)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ AXIS_WORDS = {
     RECONSTRUCTION: BY_NAME["RECON"],
 }
 ROUTED_GROUPS = ("model", ROUTING, "loss")  # groups whose keys are set only in arms that route
-CLASS_WEIGHT = "loss.class_weight"  # the one key of these groups that every network can use
+CLASS_WEIGHT = "loss.class_weight"  # a key of these groups for every network
 GRID_ONLY = ("ZIP", "EXCLUDE", "METRIC", "BASELINE")  # words that a search does not take
 # Keys that a table shows although they are logistics, because they say which data a cell saw.
 SHOWN = ("limit_batches", "dataset.source")
@@ -210,17 +210,13 @@ def _read_typed(
 
 
 def _set_keys(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
-    """Set each typed key in the arms that it concerns.
-
-    A key of ROUTED_GROUPS is set in the arms that route, or in all arms if no arm routes.
-    CLASS_WEIGHT and every other key are set in all arms.
-    """
+    """Set each typed key in the arms that it concerns, as the docstring of this module says."""
     every = {arm.name for arm in sweep.arms}
-    common = [override for override in typed if override.key != CLASS_WEIGHT]
-    parts = [override for override in common if override.key.partition(".")[0] in ROUTED_GROUPS]
+    keys = {override.key for override in typed} - {CLASS_WEIGHT}
+    parts = {key for key in keys if key.partition(".")[0] in ROUTED_GROUPS}
     routed = {arm.name for arm in sweep.arms if parts and _find_routing(arm) is not None}
     for override in typed:
-        sweep = _set_override(sweep, override, routed or every if override in parts else every)
+        sweep = _set_override(sweep, override, routed or every if override.key in parts else every)
     return sweep
 
 

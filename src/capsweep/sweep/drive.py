@@ -135,7 +135,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     prepare_storage(node, ledger)
     labels = expand.make_labels(sweep, [point for point in points if not point.waits])
     if config["logger"]["name"] == "wandb":  # earlier sweeps may have trained some of the cells
-        content.write_columns(node.storage, sweep.name, labels)
+        content.write_columns(node.storage, labels)
     cells = planned.cells if options.part is None else select_part(planned.cells, options.part)
     ready = Plan(tuple(cell for cell in cells if not cell.points[0].waits))
     due = [cell for cell in ready.cells if cell.is_due(options.retry_failed)]
@@ -148,7 +148,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     if not due:
         return SweepEnd(FAILED, lines) if lines else SweepEnd(FINISHED, (NOTHING,))
     mode, reason = modes.decide_mode(config)
-    costs = read_estimates(ledger, ready.entries)
+    costs = read_estimates(ledger, ready.entries, ready.begun)
     if limits.budget is not None:
         cells_due = [cell.cell for cell in due]
         calibrate_cells(costs, cells_due, ledger, node, console.out)
@@ -259,7 +259,8 @@ def _make_jobs(
     for planned in sorted(due, key=_count_flops, reverse=True):
         cell = planned.cell.with_mode(mode)
         cpu, facts = cell.config["resources"]["cpu"], {"estimate_seconds": costs.seconds(cell)}
-        jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, result_extras=facts))
+        given: dict[str, Any] = {"result_extras": facts, "shorter": planned.start.signature}
+        jobs.append(Job(cell, labels[cell.signature], cpu=cpu, **given))
     return jobs
 
 

@@ -46,9 +46,12 @@ class Estimates:
     Args:
         hardware: The name of the hardware that runs the cells. None if the cells do not
             run on this machine. Then the hardware of the last added result is preferred.
+        begun: The number of epochs, by signature, that cells need not train, because they continue
+            from finished cells.
     """
 
-    def __init__(self, hardware: str | None) -> None:
+    def __init__(self, hardware: str | None, begun: Mapping[str, int] | None = None) -> None:
+        self._begun = begun or {}
         self._is_here = hardware is not None
         self._hardware = hardware or UNKNOWN
         # By shape, then by hardware: two numbers for each result. They are the seconds of a
@@ -78,6 +81,8 @@ class Estimates:
 
     def seconds(self, cell: Cell) -> float | None:
         """Estimate the seconds of a whole run of a cell; return None if no estimate is possible."""
+        if begun := self._begun.get(cell.signature):
+            cell = Cell({**cell.config, "epochs": cell.config["epochs"] - begun}, cell.overrides)
         config, dataset = cell.config, cell.config["dataset"]
         examples = dataset["examples"]
         length = examples["train"], examples["test"], dataset["validation"]
@@ -110,7 +115,9 @@ def _apply_calibration(cell: Cell, measured: Measurement) -> float:
     return measured.startup_seconds + trained + images * measured.evaluation_seconds_per_image
 
 
-def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estimates:
+def read_estimates(
+    ledger: Ledger, cells: Sequence[tuple[Cell, Entry]], begun: Mapping[str, int] | None = None
+) -> Estimates:
     """Make estimates from the results and calibrations of a ledger.
 
     Three sources are read in this order, until every given cell has an estimate: results of the
@@ -119,9 +126,10 @@ def read_estimates(ledger: Ledger, cells: Sequence[tuple[Cell, Entry]]) -> Estim
     Args:
         ledger: The ledger.
         cells: The cells to estimate, each with its entry in the ledger.
+        begun: The number of epochs, by signature, that cells need not train.
     """
     is_here = not cells or cells[0][0].config["cluster"]["address"] is None
-    estimates = Estimates(provenance.name_hardware() if is_here else None)
+    estimates = Estimates(provenance.name_hardware() if is_here else None, begun)
     for _, entry in cells:
         estimates.add(entry.result or {})
     if any(estimates.seconds(cell) is None for cell, _ in cells):

@@ -48,16 +48,6 @@ class Point:
         """The title and the seed, such as `capsnet · epochs=1 · seed 0`."""
         return f"{self.title} · seed {self.seed}"
 
-    @property
-    def place(self) -> list[str]:
-        """The value of each axis of its arm, as `key=value`."""
-        return self.title.split(content.SEPARATOR)[1:]
-
-    @property
-    def axes(self) -> list[str]:
-        """The keys of its arm's axes."""
-        return [text.partition("=")[0] for text in self.place]
-
     def coordinate(self, key: str) -> Any:
         """Return the value that this point has for a key of the table.
 
@@ -305,23 +295,22 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
     """Make the labels of each W&B run of a sweep, by the signature of its cell.
 
     Different cells get different names. If several places share a cell, its name comes from the
-    first of these places.
+    first of these places, and its row names all of them.
     """
-    weights = {content.read_reconstruction_weight(point.cell.config) for point in points}
-    for arm in sweep.arms:  # needed for a search, which passes one point at a time
-        weights |= {v for axis in arm.axes if axis.key == content.WEIGHT for v in axis.values}
-        weights |= {i.high for i in arm.intervals if i.key == content.WEIGHT}
-    runs: dict[str, Labels] = {}
+    runs, row = dict[str, Labels](), content.name_row(sweep.name)
     for point in points:
         config, signature = point.cell.config, point.cell.signature
         typed = [f"{key}={value}" for key, value in _list_settings(sweep, config)]
-        place = [*point.place, *typed]
-        name = content.format_run_name(config, point.arm, place, weights, signature)
+        place = point.title.split(content.SEPARATOR)[1:]
+        name = content.format_run_name(config, point.arm, [*place, *typed], signature)
         tags = content.list_run_tags(config, sweep.name, *sweep.words)
-        columns = {content.name_row(sweep.name): point.title}
-        columns |= {content.name_axis(key): point.coordinate(key) for key in point.axes}
-        run = Labels(sweep.name, point.arm, name, sweep.question, tags, columns)
-        runs.setdefault(signature, run)
+        axes = [text.partition("=")[0] for text in place]
+        columns = {content.name_axis(key): point.coordinate(key) for key in axes}
+        run = Labels(sweep.name, point.arm, name, sweep.question, tags, {row: point.title})
+        if known := runs.get(signature):
+            title = f"{known.columns[row]} = {point.title}"
+            run = replace(known, columns={**known.columns, row: title})
+        runs[signature] = replace(run, columns={**run.columns, **columns})
     return runs
 
 

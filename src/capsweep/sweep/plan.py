@@ -6,15 +6,18 @@ Each network and all data are checked here, before a worker or a GPU is used.
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
+from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError
 from capsweep.ledger import ledger as ledgers
 from capsweep.ledger.ledger import Entry, Ledger
+from capsweep.ledger.stored_files import RESUME
 from capsweep.runtime.terminal import count_of, describe_seeds
 from capsweep.sweep.estimates import Estimates
 from capsweep.sweep.expand import Point
@@ -28,6 +31,17 @@ NAMES = {"stale": "stale (finished by other code; RERUN=stale runs these again)"
 COLUMNS = ("cells", "seeds", "parameters", "MFLOPs", "s/cell", "state")
 
 
+class Start(NamedTuple):
+    """The finished cell with fewer epochs from whose last checkpoint a cell begins, if any."""
+
+    signature: str = ""  # the signature of the finished cell; empty: the cell begins at epoch 0
+    epochs: int = 0  # the number of epochs that the finished cell has trained
+    refusal: str = ""  # why the finished cells with fewer epochs cannot be used; empty: no reason
+
+
+FIRST_EPOCH = Start()
+
+
 @dataclass(frozen=True)
 class PlannedCell:
     """A distinct cell of a plan. Several places of the grid may share the cell."""
@@ -35,6 +49,7 @@ class PlannedCell:
     points: tuple[Point, ...]  # the places of the grid that have this cell
     size: Size  # the size of its network
     entry: Entry  # what the ledger knows of the cell
+    start: Start = FIRST_EPOCH  # where its training begins
 
     @property
     def cell(self) -> Cell:
@@ -88,9 +103,11 @@ class Plan:
         known = [each for each in seconds if each is not None]
         return known, len(seconds) - len(known)
 
-    def count_status(self, status: str) -> int:
-        """Return the number of cells that have this status in the ledger."""
-        return sum(planned.entry.status == status for planned in self.cells)
+    @property
+    def begun(self) -> dict[str, int]:
+        """The number of epochs, by signature, that cells need not train; empty for a search."""
+        cells = self.cells if self.trials is None else ()
+        return {planned.cell.signature: planned.start.epochs for planned in cells}
 
     def count_equivalent(self) -> int:
         """Return the number of places of the grid that share a cell with an earlier place."""
@@ -110,12 +127,69 @@ def make_plan(points: Sequence[Point], ledger: Ledger) -> Plan:
     for point in points:
         groups.setdefault(point.cell.signature, []).append(point)
     entries = ledger.read_cell_entries(group[0].cell for group in groups.values())
-    known: dict[str, Size] = {}
-    cells = []
+    sizes: dict[str, Size] = {}
+    is_complete = all(entry.result for entry in entries.values())
+    known, cells = set(() if is_complete else ledger.list_signatures()), []
     for signature, group in groups.items():
-        size, entry = _measure_size(group[0], known), entries[signature]
-        cells.append(PlannedCell(tuple(group), size, entry))
+        size, entry = _measure_size(group[0], sizes), entries[signature]
+        start = FIRST_EPOCH if entry.result else find_start(group[0].cell, ledger, known)
+        cells.append(PlannedCell(tuple(group), size, entry, start))
     return Plan(tuple(cells))
+
+
+def find_start(cell: Cell, ledger: Ledger, known: Set[str]) -> Start:
+    """Find the finished cell with the most epochs from whose checkpoint a cell can begin.
+
+    The science of both cells is equal, except that the finished cell has fewer epochs. Hardware and
+    versions are compared only when the cell starts, because it may run on another machine.
+
+    Args:
+        cell: The cell that has no result.
+        ledger: The ledger.
+        known: The signatures of all cells in the ledger.
+
+    Returns:
+        The start. If no finished cell can be used, the start has the reason for the finished cell
+        with the most epochs.
+    """
+    refusals = []
+    for epochs, signature in () if cell.config["rerun"] == "always" else cell.list_shorter():
+        result = ledger.read_result(signature) if signature in known else None
+        if result is None:
+            continue
+        if (result.get("code") or {}).get("numerics") != code_identity.hash_numerics(cell.config):
+            refusals.append("the code has changed since")
+        elif RESUME not in ledger.list_files(signature):
+            refusals.append("no checkpoint was kept (trainer.kept_checkpoint)")
+        elif _depends_on_length(
+            json.dumps(cell.config["loss"]), epochs, cell.config["epochs"], result["steps"]
+        ):
+            refusals.append(
+                f"the margin of loss={cell.config['loss']['name']} depends on the number of epochs"
+            )
+        else:
+            return Start(signature, result["epochs"])
+    return Start(refusal=next(iter(refusals), ""))
+
+
+@cache
+def _depends_on_length(loss: str, epochs: int, more: int, steps: int) -> bool:
+    """Return whether the loss of the first epochs depends on the number of all epochs.
+
+    Only the margin of a loss can depend on this number. Network, data and learning rate get
+    the index of the step or epoch, and the configuration.
+
+    Args:
+        loss: The section `loss` of the configuration, as JSON.
+        epochs: The number of epochs of the shorter training.
+        more: The number of epochs of the longer training.
+        steps: The number of optimiser steps of the shorter training.
+    """
+    from capsweep.training import build  # it imports torch
+
+    margin_at = build.build_objective({"loss": json.loads(loss)}).margin_at
+    longer = steps * more // epochs
+    return any(margin_at(step, steps) != margin_at(step, longer) for step in range(steps))
 
 
 def _measure_size(point: Point, known: dict[str, Size]) -> Size:
@@ -148,16 +222,26 @@ def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
 
 def describe_plan(sweep: Sweep, plan: Plan) -> str:
     """Describe a plan: the sweep's question, the number of cells by status, and damaged entries."""
-    counts = [
-        f"{n} {NAMES.get(s, s)}" for s in STATUSES if (n := plan.count_status(s)) or s in COMMON
-    ]
+    found = Counter(cell.entry.status for cell in plan.cells)
+    counts = [f"{found[s]} {NAMES.get(s, s)}" for s in STATUSES if found[s] or s in COMMON]
     if equivalent := plan.count_equivalent():
         counts.append(f"{equivalent} equivalent")
     cells = count_of(len(plan.cells), "cell")
     chosen = f" with {', '.join(sweep.words)}" if sweep.words else ""
     text = f"{sweep.name}{chosen}: {sweep.question}\n{cells}: {', '.join(counts)}"
     damaged = [f"{cell.entry.cause}" for cell in plan.cells if ledgers.is_damaged(cell.entry)]
-    return "\n".join([text, *damaged])
+    return "\n".join([text, *describe_starts(cell.start for cell in plan.cells), *damaged])
+
+
+def describe_starts(starts: Iterable[Start]) -> list[str]:
+    """Return lines that say how many cells continue from finished cells, or why cells do not."""
+    source, lines = "finished cells with fewer epochs", []
+    for (is_begun, refusal), count in Counter((s.epochs > 0, s.refusal) for s in starts).items():
+        if is_begun:
+            lines.append(f"{count_of(count, 'cell')} will continue from {source}")
+        elif refusal:
+            lines.append(f"{count_of(count, 'cell')} cannot continue from {source}: {refusal}")
+    return lines
 
 
 def list_rows(plan: Plan, costs: Estimates) -> list[list[str]]:
@@ -204,6 +288,7 @@ def as_json(sweep: Sweep, plan: Plan, costs: Estimates) -> str:
             "cause": planned.entry.cause,
             "due": plan.trials is None and planned.is_due(),
             **asdict(planned.size),
+            "epochs_begun": plan.begun.get(planned.cell.signature, 0),
             "estimated_seconds": costs.seconds(planned.cell),
             "command": planned.cell.command,
         }

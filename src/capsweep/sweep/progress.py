@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -22,15 +21,11 @@ LOG_SECONDS = 60.0  # without a terminal: seconds between lines about the sweep
 def weigh_cells(cells: Sequence[Cell], costs: Estimates) -> dict[str, float]:
     """Return the length of each cell, by signature.
 
-    Lengths are estimates in seconds. For a cell without an estimate, the length is its number of
-    epochs times the mean seconds of an epoch of the estimated cells. If no cell has an estimate,
-    all lengths are numbers of epochs.
+    Lengths are estimates in seconds. If a cell has no estimate, all lengths are numbers of epochs.
     """
-    seconds = {cell.signature: costs.seconds(cell) for cell in cells}
-    epochs = {cell.signature: cell.config["epochs"] for cell in cells}
-    known = {s: of_cell / epochs[s] for s, of_cell in seconds.items() if of_cell}
-    usual = fmean(known.values()) if known else 1.0
-    return {s: count * known.get(s, usual) for s, count in epochs.items()}
+    seconds = {cell.signature: costs.seconds(cell) or 0.0 for cell in cells}
+    epochs = {cell.signature: float(cell.config["epochs"]) for cell in cells}
+    return seconds if all(seconds.values()) else epochs
 
 
 class SweepProgress:
@@ -84,7 +79,6 @@ class SweepProgress:
 
     def on_start(self, signature: str, epochs: int) -> None:
         """Show that a worker started a cell of `epochs` epochs."""
-        self._remove_bar(signature)  # left by a worker that was lost
         self._epochs[signature] = epochs
         bar = self._bars.add_task(self.names[signature], total=epochs, at="starts")
         self._running[signature] = time.monotonic(), bar

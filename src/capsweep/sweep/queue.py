@@ -152,7 +152,7 @@ class JobQueue:
             if job is None or not self._may_start(job):
                 continue
             if job.is_calibration:
-                self.sharing.begin_measuring(job)
+                self.sharing.measuring.add(job.cell.shape)
             else:
                 self._pending.remove(waiting)
             job = replace(job, leave_at=self.limits.leave_at)
@@ -170,6 +170,9 @@ class JobQueue:
         self._begun.add(_key(job))
         if not job.is_calibration:
             self.progress.on_start(job.cell.signature, job.cell.config["epochs"])
+            if job.shorter:
+                text = f"continues from the finished cell {job.shorter}"
+                self.progress.on_message(job.cell.signature, text)
 
     def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
         """Record that a job finished the epoch whose metrics are in `row`."""
@@ -218,7 +221,8 @@ class JobQueue:
         if causes.classify_cause(cause) == CauseKind.OUT_OF_MEMORY:
             larger = self.sharing.enlarge_share(job, self.capacity)
             if larger is not None:
-                self.progress.on_message(signature, f"{cause}; trying again with a larger share")
+                text = f"{cause}; trying again with a larger share"
+                self.progress.on_end(signature, Outcome(paused=text))
                 self._pending.insert(0, larger)
                 return True
         if not causes.is_lost_worker(cause):
@@ -229,7 +233,7 @@ class JobQueue:
         else:
             after = "" if attempts.last is None else f" (epoch {attempts.last} was finished)"
             text = f"{cause}; continues from its last checkpoint{after}"
-            self.progress.on_message(signature, text)
+            self.progress.on_end(signature, Outcome(paused=text))
             self._pending.insert(0, replace(job, dead_claim=""))
         return True
 
@@ -244,7 +248,7 @@ class JobQueue:
         if cause is None and not outcome.paused:
             self.sharing.add_measurement(job, outcome.result)
         elif cause is None or (is_lost and self._attempts[_key(job)].add_loss(cause) is None):
-            self.sharing.retry_measuring(job)
+            self.sharing.measuring.discard(job.cell.shape)
         else:
             text = f"its share of a GPU could not be measured: {cause}; it takes a whole GPU"
             self.progress.on_message(job.cell.signature, text)

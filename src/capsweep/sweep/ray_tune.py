@@ -50,9 +50,10 @@ class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = {}, set()
 os.environ.setdefault("PL_DISABLE_FORK", "1")  # one of Tune's variables that is still needed
 
 LONGEST = 200  # most characters of Ray's error text that a cause contains
-# Parts of Ray's error text that a cause leaves out: colours, a title, ids of an actor.
+# Parts of Ray's error text that a cause leaves out: colours, titles, ids of an actor, advice.
 DETAILS = re.compile(
     r"(?m)\x1b\[[0-9;]*m|^Failure # .*|^\t\w+: .*|^The actor \w{16,} is unavail.*?: "
+    r"|^The actor died unexpectedly.*|Some common causes include: .*"
 )
 LOW_ON_MEMORY = ("running low on memory", "NODE_OUT_OF_MEMORY")  # parts of messages of Ray 2.60
 

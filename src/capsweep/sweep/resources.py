@@ -108,11 +108,15 @@ def share_equally(together: int) -> float:
 
 
 class GpuSharing:
-    """The share of a GPU that a cell of each shape takes. One cell of each shape is measured."""
+    """The share of a GPU that a cell of each shape takes. One cell of each shape is measured.
+
+    Attributes:
+        measuring: The shapes that a job measures now, so that other cells of these shapes wait.
+    """
 
     def __init__(self) -> None:
         self._shares: dict[str, float] = {}
-        self._measuring: set[str] = set()
+        self.measuring: set[str] = set()
 
     def choose_resources(self, job: Job, capacity: Capacity) -> dict[str, Any] | None:
         """Choose the share of a GPU for a job.
@@ -129,15 +133,7 @@ class GpuSharing:
             return {}
         if key in self._shares:
             return {"gpu": self._shares[key]}
-        return None if key in self._measuring else {"gpu": 1, "is_calibration": True}
-
-    def begin_measuring(self, job: Job) -> None:
-        """Record that a job measures its shape, so that other cells of the shape wait."""
-        self._measuring.add(job.cell.shape)
-
-    def retry_measuring(self, job: Job) -> None:
-        """Let another job measure the shape of a job whose measurement was lost or paused."""
-        self._measuring.discard(job.cell.shape)
+        return None if key in self.measuring else {"gpu": 1, "is_calibration": True}
 
     def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
         """Set the share of the job's shape from `result`; if `result` is None, to a whole GPU."""

@@ -6,13 +6,13 @@ STORAGE/wandb/synced/SIGNATURE.json is called the mark of a cell. It says which 
 
 The configuration of a run also has columns that are not science: `row.SWEEP` is the place of the
 cell in a sweep, without the seed, and `axis.KEY` is the value of an axis of the cell's arm. A
-workspace groups runs by these columns. The provenance of a cell has the columns of the sweep that
-trained the cell. So each sweep also writes STORAGE/wandb/columns/SWEEP.json, with the columns of
-all its cells.
+workspace groups runs by these columns. The provenance of a cell has only the columns of the sweep
+that trained the cell. So each sweep also writes the columns of all its cells to the file
+STORAGE/wandb/columns.json.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from capsweep.config.cell import SCIENCE, Cell, flatten, get
 from capsweep.errors import DamageError
 from capsweep.ledger import records, stored_files
 from capsweep.ledger.ledger import EVALUATIONS, POINTS, Ledger
-from capsweep.storage.files import hash_bytes, read_plain_file, write_json
+from capsweep.storage.files import hash_bytes, lock_file, read_plain_file, write_json
 
 Row = dict[str, Any]
 
@@ -30,7 +30,7 @@ SEPARATOR = " · "
 LONGEST, LONGEST_TAG = 128, 64  # characters that W&B allows in a name and in a tag
 ITERATIONS, WEIGHT = "routing.num_iters", "loss.reconstruction.weight"
 CODE = ("numerics", "commit", "dirty")
-COLUMNS = "wandb/columns"  # folder in the storage
+COLUMNS = "wandb/columns.json"  # file in the storage
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def make_labels(cell: Cell) -> Labels:
         for text in cell.overrides
         if (key := text.partition("=")[0]) not in named and key.partition(".")[0] in SCIENCE
     ]
-    name = format_run_name(cell.config, model, place, signature=cell.signature)
+    name = format_run_name(cell.config, model, place, cell.signature)
     return Labels(job_type=model, name=name, tags=list_run_tags(cell.config))
 
 
@@ -70,7 +70,6 @@ def format_run_name(
     config: Mapping[str, Any],
     arm: str,
     place: Sequence[str] = (),
-    weights: Collection[float] = (),
     signature: str = "",
 ) -> str:
     """Return the name of a run: arm, routing iterations, reconstruction, other axes, seed.
@@ -79,10 +78,6 @@ def format_run_name(
         config: The configuration of the cell.
         arm: The name of the cell's arm.
         place: The coordinates of the cell, as overrides.
-        weights: The reconstruction weights of the cells with which this cell is compared. The name
-            contains "no recon" if the weight of this cell is 0, and else "recon". If a number in
-            `weights` is neither 0 nor the weight of this cell, the weight of this cell follows
-            "recon". Without routing, the name has neither "no recon" nor "recon".
         signature: The signature of the cell. If the name has more than LONGEST characters, the end
             of the name is replaced with the signature.
     """
@@ -90,9 +85,8 @@ def format_run_name(
     iterations = get(config, ITERATIONS)
     parts = [arm] if iterations is None else [arm, f"T={iterations}"]
     if config["routing"] is not None:  # without routing there are no capsules, so no reconstruction
-        weight = read_reconstruction_weight(config)
-        same = {weight, *weights} <= {weight, 0}
-        parts.append("no recon" if weight == 0 else "recon" if same else f"recon {weight:g}")
+        weight = get(config, WEIGHT)
+        parts.append(f"recon {weight:g}" if weight else "no recon")
     name = SEPARATOR.join([*parts, *axes, f"seed {config['seed']}"])
     if len(name) <= LONGEST:
         return name
@@ -110,11 +104,6 @@ def list_run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
     limited = [] if config["limit_batches"] is None else ["limited"]
     tags = [*further, *limited, config["dataset"]["name"], config["model"]["name"], *variant]
     return tuple(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags))
-
-
-def read_reconstruction_weight(config: Mapping[str, Any]) -> float:
-    """Return the weight of the reconstruction loss; 0 if there is no such loss."""
-    return get(config, WEIGHT) or 0.0
 
 
 @dataclass(frozen=True)
@@ -185,7 +174,7 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     named = labels if labels.name else replace(labels, name=cell.signature)
     source = cell.config["dataset"].get("source")  # not part of science, but useful to sort runs
     columns = {} if source is None else {"dataset.source": source}
-    logger, place = cell.config["logger"], {"project": None, "entity": None, "mode": "none"}
+    logger, place = cell.config["logger"], UNTRACKED
     if logger["name"] == "wandb":
         place = {key: logger[key] for key in ("project", "entity")}
         place |= {"mode": "online" if logger["mode"] == "online" else "offline"}
@@ -241,39 +230,32 @@ def name_axis(key: str) -> str:
     return f"axis.{key}"
 
 
-def write_columns(storage: Path, sweep: str, labels: Mapping[str, Labels]) -> None:
-    """Write the columns of a sweep's cells; the file keeps the columns of other cells.
+def write_columns(storage: Path, labels: Mapping[str, Labels]) -> None:
+    """Write the columns of a sweep's cells; columns of other sweeps and cells are kept.
 
     Args:
         storage: The storage.
-        sweep: The name of the sweep.
-        labels: The labels of each cell in this sweep, by signature.
+        labels: The labels of each cell of the sweep, by signature.
 
     Raises:
         DamageError: If the file is damaged.
     """
-    file = storage / COLUMNS / f"{sweep}.json"
-    known = _read_column_file(file) if file.exists() else {}
-    columns = known | {signature: dict(each.columns) for signature, each in labels.items()}
-    if columns != known:
-        write_json(file, columns)
+    with lock_file(storage / COLUMNS):
+        known = read_columns(storage)
+        new = {cell: known.get(cell, {}) | {**each.columns} for cell, each in labels.items()}
+        if known | new != known:
+            write_json(storage / COLUMNS, known | new)
 
 
 def read_columns(storage: Path) -> dict[str, dict[str, Any]]:
-    """Read the columns that all sweeps wrote, by the signature of the cell.
+    """Read the columns of all cells, by signature.
 
     Raises:
-        DamageError: If a file is damaged.
+        DamageError: If the file is damaged.
     """
-    columns: dict[str, dict[str, Any]] = {}
-    for file in sorted((storage / COLUMNS).glob("*.json")):
-        for signature, values in _read_column_file(file).items():
-            columns.setdefault(signature, {}).update(values)
-    return columns
-
-
-def _read_column_file(file: Path) -> dict[str, dict[str, Any]]:
-    cure = "remove it; the next `make sweep` writes it again"
+    file, cure = storage / COLUMNS, "remove it; the next `make sweep` writes it again"
+    if not file.exists():
+        return {}
     return stored_files.parse_json(read_plain_file(file), str(file), cure, records.Columns)
 
 

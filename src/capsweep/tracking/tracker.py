@@ -40,6 +40,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.runtime import terminal
 from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.tracking import content, mode
+from capsweep.tracking.content import Row
 
 RUN_HANDLER = "capsweep.tracking.wandb_run:handle_run"  # the function for a tracker's requests
 ORPHAN_SECONDS = 30.0  # time limit for closing a run after the parent process has died
@@ -232,10 +233,7 @@ class Tracker:
                 self._child.send("log", row=dict(row))
 
     def close(
-        self,
-        exit_code: int = 1,
-        summary: Mapping[str, Any] | None = None,
-        folder: Path | None = None,
+        self, exit_code: int = 1, summary: Row | None = None, folder: Path | None = None
     ) -> None:
         """End the run in the time that is left of `logger.max_seconds`.
 

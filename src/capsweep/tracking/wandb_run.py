@@ -19,13 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import wandb
 from PIL import Image
 
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, POINT_LOSS, Ledger
-from capsweep.statistics import examples
 from capsweep.storage.files import hash_bytes
 from capsweep.tracking import content as contents
 from capsweep.tracking import mode as modes
@@ -34,11 +32,6 @@ from capsweep.tracking.tracker import TrackingError
 
 FLUSH_SECONDS = 1.0  # with W&B's default of 15 s, a killed run could lose everything
 CONFUSION, SCORES = "confusion", "predictions.npz"
-CONFUSED: Any = [
-    "Actual",
-    "Predicted",
-    "nPredictions",
-]  # columns that W&B's chart of the matrix reads
 # DIGESTS: key of the digests in a run's summary. WHOLE: key of the digest of the whole content.
 DIGESTS, WHOLE = "digests", "whole"
 KILLED = 255  # exit status of a run whose training process is gone
@@ -174,15 +167,11 @@ def log_files(
         scores_MN, labels = stored_files.read_predictions(predictions, SCORES)
         # An image with several classes has no single label, so there is no confusion matrix.
         if run_digests.get(CONFUSION) != digests[CONFUSION] and labels.ndim == 1:
-            counts_NN = examples.count_confusions(scores_MN, labels)
-            cells: Any = [
-                [str(i), str(j), int(count)] for (i, j), count in np.ndenumerate(counts_NN)
-            ]
-            logged[CONFUSION] = wandb.plot_table(
-                "wandb/confusion_matrix/v1",
-                wandb.Table(columns=CONFUSED, data=cells),
-                dict(zip(CONFUSED, CONFUSED, strict=True)),
-                {"title": ""},
+            logged[CONFUSION] = wandb.plot.confusion_matrix(
+                y_true=labels.tolist(),
+                preds=scores_MN.argmax(axis=1).tolist(),
+                class_names=list(map(str, range(scores_MN.shape[1]))),
+                title="",
             )
     for name in pictures:
         png, key = read(f"{EVALUATIONS}/{name}") or b"", f"pictures/{Path(name).stem}"

@@ -24,14 +24,18 @@ from capsweep.errors import AccuracyNotReachedError, DataError, LeftEarlyError
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.ledger import METRICS, POINT_LOSS, POINTS
+from capsweep.ledger.ledger import METRICS, POINT_LOSS, POINTS, Ledger
+from capsweep.ledger.stored_files import RESUME
 from capsweep.runtime.lightning import Checkpoint, LightningModule, Trainer
 from capsweep.runtime.terminal import count_of
+from capsweep.storage.files import write_atomically
 from capsweep.training import Row, RunHooks
 from capsweep.training.module import CapsuleTask
 
 ROUNDING = 1e-9  # tolerance for the rounding of `1 - error`; one example changes `error` far more
-RESTART_KEY = "begun_anew"  # key in provenance and result: why the cell started again at epoch 0
+# Keys in provenance and result. Why the cell started at epoch 0 in spite of a checkpoint; and from
+# which finished cell it continued.
+RESTART_KEY, CONTINUED_KEY = "begun_anew", "continued_from"
 CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
 AUTO_STEPS, POINTS_OF_EPOCH, MOST_POINTS = 50, 10, 1000
 RecordRow = Callable[[str, Row], None]  # its arguments are the name of a file and the row
@@ -178,9 +182,13 @@ class EpochRecorder(Checkpoint):
         trainer.should_stop |= is_reached(self.accuracy, row)
         is_asked, done = self.hooks.on_epoch(row) is True, trainer.current_epoch + 1
         leaves = (is_asked or self.hooks.is_stopping) and done < (trainer.max_epochs or 0)
-        interval = self.task.config["trainer"]["checkpoint_interval"]
-        if leaves or time.monotonic() - self.kept >= interval:
+        settings = self.task.config["trainer"]
+        if leaves or time.monotonic() - self.kept >= settings["checkpoint_interval"]:
             self.keep_checkpoint(trainer)
+        elif settings.get("kept_checkpoint") and (
+            trainer.should_stop or done == trainer.max_epochs
+        ):
+            trainer.save_checkpoint(self.directory.resume_checkpoint)
         if leaves:
             raise LeftEarlyError(f"ended after {count_of(done, 'epoch')}; its checkpoint is kept")
 
@@ -206,13 +214,16 @@ def choose_interval(every_n_steps: int | str, batches: int, steps: int) -> int:
 
 
 def check_resumable(
-    directory: CellDirectory, provenance: Mapping[str, Any]
+    directory: CellDirectory, provenance: Mapping[str, Any], ledger: Ledger, shorter: str = ""
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
     """Read the checkpoint of an earlier run; remove a checkpoint that this run cannot use.
 
     Args:
         directory: The folder of the cell.
         provenance: The provenance of this run.
+        ledger: The ledger of the cell.
+        shorter: The signature of a finished cell with fewer epochs. If the cell has no checkpoint,
+            the checkpoint of the finished cell is copied. Empty: there is no such cell.
 
     Returns:
         Three values: further keys for the provenance, rows of metrics.jsonl, and rows of
@@ -222,6 +233,8 @@ def check_resumable(
         - If the checkpoint can be used, the provenance gets the key `earlier`: a list of the code,
           versions, hardware and implementations of earlier runs. A run with the same code,
           versions, hardware and implementations as this run is left out.
+        - If the checkpoint is of a finished cell, or of a run that continued one, the provenance
+          gets the key `continued_from`: signature, epochs and training seconds of that cell.
         - If the checkpoint was removed, the provenance gets the key `begun_anew`, which says why.
           There are no rows.
 
@@ -229,29 +242,48 @@ def check_resumable(
         OSError: If the checkpoint cannot be read or removed.
     """
     path = directory.resume_checkpoint
-    if not path.exists():
-        return {}, [], []
     try:
-        stored = _read_recorder(path, provenance)
+        if shorter and not path.exists():
+            _copy_checkpoint(ledger, shorter, path)
+        elif not path.exists():
+            return {}, [], []
+        stored = _read_recorder(path, provenance, shorter)
     except DataError as fault:
-        path.unlink()
-        line = f"{path} was removed, and the cell starts from its first epoch: {fault}"
+        path.unlink(missing_ok=True)
+        line = f"{path} is not used, and the cell starts from its first epoch: {fault}"
         print(line, file=sys.stderr, flush=True)
         return {RESTART_KEY: line}, [], []
-    older = stored["provenance"]
+    older, rows = stored["provenance"], stored["rows"]
+    continued = {key: older[key] for key in (CONTINUED_KEY,) if key in older}
+    if older["signature"] != provenance["signature"]:
+        seconds = sum(row["seconds"] for row in rows)
+        continued = {CONTINUED_KEY: {"cell": shorter, "epochs": len(rows), "seconds": seconds}}
     today, last = ({name: run.get(name) for name in CIRCUMSTANCES} for run in (provenance, older))
     earlier = [run for run in (*older.get("earlier", []), last) if run != today]
-    return {"earlier": earlier}, stored["rows"], stored["points"]
+    return {"earlier": earlier, **continued}, rows, stored["points"]
 
 
-def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
+def _copy_checkpoint(ledger: Ledger, signature: str, path: Path) -> None:
+    """Copy the last checkpoint of a finished cell to a path.
+
+    Raises:
+        DataError: If the checkpoint is damaged or was removed.
+    """
+    content = ledger.read(signature, RESUME)
+    if content is None:
+        raise DataError(f"{RESUME} of the finished cell {signature} was removed")
+    write_atomically(path, lambda file: file.write(content))
+
+
+def _read_recorder(path: Path, provenance: Mapping[str, Any], shorter: str) -> dict[str, Any]:
     """Read the state of the EpochRecorder from a checkpoint.
 
     If memory runs out, the exception is passed on.
 
     Raises:
-        DataError: If the checkpoint is damaged, belongs to another cell, or was written by other
-            code than the code of this run.
+        DataError: If the checkpoint is damaged, belongs to another cell than this one or `shorter`,
+            or was written by other code than the code of this run. If the checkpoint belongs to
+            `shorter`, also if anything else differs that can change rounding.
         OSError: If the file cannot be read.
     """
     content = path.read_bytes()
@@ -259,18 +291,32 @@ def _read_recorder(path: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
         damaged = zipfile.ZipFile(BytesIO(content)).testzip()  # torch does not check checksums
         stored = torch.load(BytesIO(content), weights_only=True, map_location="cpu")
         (state,) = (state for state in stored["callbacks"].values() if "rows" in state)
-        code, cell = state["provenance"]["code"]["numerics"], state["provenance"]["signature"]
+        older = state["provenance"]
+        code, cell = older["code"]["numerics"], older["signature"]
+        parts = [older, *older.get("earlier", [])] if cell == shorter else []
+        today = _choose_facts(provenance)
+        differing = {k for p in parts for k in causes.find_differences(today, _choose_facts(p))}
     except Exception as error:  # a file of another kind can raise any exception
         if causes.classify_cause(causes.describe_cause(error)) is CauseKind.OUT_OF_MEMORY:
             raise  # the checkpoint may be undamaged, so it is kept
         raise DataError(f"it is not a checkpoint of a cell ({type(error).__name__})") from error
     if damaged is not None:
         raise DataError(f"it is damaged ({damaged})")
-    if cell != provenance["signature"]:
+    if cell not in (provenance["signature"], shorter):
         raise DataError(f"it belongs to cell {cell}")
     if code != provenance["code"]["numerics"]:
         raise DataError("its epochs were trained by code that has changed since then")
+    if differing:
+        raise DataError(f"cell {cell} was trained with other {', '.join(sorted(differing))}")
     return state
+
+
+def _choose_facts(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Choose the facts about a run that can change the rounding of its numbers."""
+    hardware = provenance["hardware"]
+    facts = {name: provenance[name] for name in ("versions", "implementations")}
+    chosen = {"processor": hardware["processor"], "vectors": hardware["capability"]}
+    return facts | chosen | {"GPU": hardware["gpus"][:1]}
 
 
 def find_accuracy(row: Mapping[str, Any]) -> float:

@@ -62,6 +62,8 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
             "convolutions": f"{trainer.get('convolution', 'auto')}, channels {layout}",
             "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
             "tf32": config["precision"] == "tf32",  # see `devices.prepare_device`
+            "device": device.type,
+            "threads": trainer["threads"],
         },
         "logistics": {key: config[key] for key in ("trainer", "resources", "logger")},
         "tracking": content.describe_tracking(cell, labels),

@@ -47,6 +47,9 @@ class Job:
             None: the job runs in the driver itself.
         leave_at: A Unix time in seconds. The run ends after the epoch that is running at this time,
             and a checkpoint is kept; None: there is no such limit.
+        shorter: The signature of a finished cell with fewer epochs, from whose last checkpoint the
+            cell begins if the numbers then equal those of an uninterrupted run. Empty: there is no
+            such cell.
     """
 
     cell: Cell
@@ -58,6 +61,7 @@ class Job:
     result_extras: dict[str, Any] = field(default_factory=dict)
     code: str | None = None
     leave_at: float | None = None
+    shorter: str = ""
 
     def to_json(self) -> str:
         """Return the job as JSON, for a worker on another node."""
@@ -175,12 +179,13 @@ def _train_cell(
 
     described = provenance.describe_run(job.cell, job.labels)
     directory.start(job.cell, described, package_files.read_checkout()["changes"])
-    earlier, rows, points = callbacks.check_resumable(directory, described)
+    ledger = Ledger(here.ledger)
+    earlier, rows, points = callbacks.check_resumable(directory, described, ledger, job.shorter)
     if earlier:
         directory.update_provenance(described | earlier)
+    begun = {key: value for key, value in earlier.items() if key != "earlier"}
     uses_board = job.cell.config["logger"]["name"] == "tensorboard"
     open_tracker = tensorboard.TensorBoardTracker if uses_board else Tracker
-    restart = {key: line for key, line in earlier.items() if key == callbacks.RESTART_KEY}
     with (
         _recording_failures(directory, hooks),
         closing(open_tracker(job.cell, here.storage, described)) as tracker,
@@ -207,8 +212,9 @@ def _train_cell(
         check_lease()
         result |= {"code": {name: described["code"][name] for name in CODE}}
         result |= {"finished": datetime.now(UTC).isoformat(timespec="seconds")}
-        result = directory.finish({**result, **restart, **job.result_extras})
-        tracker.mark_synced(Ledger(here.ledger), here.storage, job.cell.signature)
+        largest = 1e6 * job.cell.config["trainer"].get("kept_checkpoint", 0)
+        result = directory.finish({**result, **begun, **job.result_extras}, largest)
+        tracker.mark_synced(ledger, here.storage, job.cell.signature)
         return result
 
 

@@ -9,6 +9,7 @@ from capsweep.config.cell import Cell, flatten
 from capsweep.runtime import terminal
 from capsweep.runtime.lightning import TensorBoardLogger
 from capsweep.tracking.tracker import Tracker
+from capsweep.training import Row
 
 
 class TensorBoardTracker(Tracker):
@@ -25,11 +26,10 @@ class TensorBoardTracker(Tracker):
 
     def __init__(self, cell: Cell, storage: Path, provenance: Mapping[str, Any]) -> None:
         super().__init__(cell, storage, provenance)
-        run, self._science = provenance["tracking"], flatten(cell.science)
+        run, self._science, self._step = provenance["tracking"], flatten(cell.science), 0
         # Commands with other words may give the same name to another cell.
         name = f"{run['name']} · {cell.signature[:8]}".replace("/", "_")
         self._board: TensorBoardLogger | None = None
-        self._step = 0
         with self._guard_training():
             self._board = TensorBoardLogger(storage / "tensorboard", run["group"], name)
             shutil.rmtree(self._board.log_dir, ignore_errors=True)
@@ -37,17 +37,12 @@ class TensorBoardTracker(Tracker):
     def log(self, row: Mapping[str, Any]) -> None:
         """Write the values of a row at the row's step."""
         if self._board is not None:
-            values, self._step = {k: v for k, v in row.items() if k != "step"}, row["step"]
             with self._guard_training():
-                self._board.log_metrics(values, self._step)
+                self._step = row["step"]
+                self._board.log_metrics(row, self._step)
 
-    def close(
-        self,
-        exit_code: int = 1,
-        summary: Mapping[str, Any] | None = None,
-        folder: Path | None = None,
-    ) -> None:
-        """Write the science with the metrics of the test, and close the files."""
+    def close(self, exit_code: int = 1, summary: Row | None = None, folder: Any = None) -> None:
+        """Write the science with the metrics of the test, and close the file."""
         board, self._board = self._board, None
         if board is not None:
             tested = {k: v for k, v in (summary or {}).items() if k.startswith("test/")}

@@ -74,8 +74,8 @@ def test_what_an_arm_fixes_of_its_routing_is_left_out_of_routings_that_lack_it(
     tmp_path: Path,
 ) -> None:
     text = (package_files.find_folder("sweeps") / "ablation.yaml").read_text()
-    fixed_keys = "fixed: [model=capsnet_tiny, routing.num_iters=2, routing.gradient=last]"
-    text = text.replace("fixed: [model=capsnet_tiny]", fixed_keys)
+    fixed_keys = "fixed: [model=capsnet_small, routing.num_iters=2, routing.gradient=last]"
+    text = text.replace("fixed: [model=capsnet_small]", fixed_keys)
     text = text.replace("      routing.num_iters: [1, 3]\n", "")
     (tmp_path / "mine.yaml").write_text(text)
     words = {"ROUTING": "uniform,em,dynamic", "RECON": "0"}
@@ -106,7 +106,7 @@ def test_keys_of_the_network_go_to_arms_that_route_and_all_others_to_all(ablatio
         }  # fmt: skip
         assert space(chosen, "cnn") == {"batch_size": (16, 32)}
         assert "model=capsnet" in fixed(chosen, "capsnet")
-        assert {"model=cnn_tiny", "loss.class_weight=balanced"} <= {*fixed(chosen, "cnn")}
+        assert {"model=cnn_small", "loss.class_weight=balanced"} <= {*fixed(chosen, "cnn")}
         assert f"{WEIGHT}=0" not in fixed(chosen, "cnn")
         assert fixed(chosen, "cnn").count("experiment=digits") == 1
         assert chosen.rows[-1] == "batch_size"

@@ -73,7 +73,7 @@ def test_a_name_says_arm_iterations_reconstruction_and_seed() -> None:
     assert {"cnn · seed 2", "capsnet · T=1 · no recon · seed 1"} <= set(labels)
     assert {one.job_type for one in labels.values()} == {"cnn", "capsnet"}
     tags = labels["capsnet · T=3 · recon 0.0005 · seed 0"].tags
-    assert tags == ("ablation", "digits", "capsnet_tiny", "dynamic")
+    assert tags == ("ablation", "digits", "capsnet_small", "dynamic")
 
 
 def test_a_cell_of_two_rows_is_named_after_both(tmp_path: Path) -> None:

@@ -35,10 +35,9 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
     expected = np.sort(classes, axis=1)
     if (expected[:, 1:] == expected[:, :-1]).any():
         raise ValueError("labels must not name one class twice for an image")
-    highest = predict_classes(scores_MN, classes.shape[1])
-    if highest.shape != expected.shape:
+    if scores_MN.shape[1] < classes.shape[1]:
         raise ValueError(f"{scores_MN.shape[1]} scores cannot name {classes.shape[1]} classes")
-    return (np.sort(highest, axis=1) != expected).any(axis=1)
+    return find_missed(scores_MN, labels).any(axis=1)
 
 
 def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
@@ -156,11 +155,12 @@ def count_classes(scores_MN: np.ndarray, labels: np.ndarray) -> dict[str, list[i
         but are not predicted to show it ("missed"), and examples that are predicted to show it
         ("predicted").
     """
-    labels_ML = labels.reshape(len(labels), -1)
-    predicted_ML = predict_classes(scores_MN, labels_ML.shape[1])
-    missed_ML = (labels_ML[:, :, None] != predicted_ML[:, None, :]).all(axis=2)
-    named = {"examples": labels_ML, "missed": labels_ML[missed_ML], "predicted": predicted_ML}
-    size = scores_MN.shape[1]
+    labels_ML, size = labels.reshape(len(labels), -1), scores_MN.shape[1]
+    missed, predicted = (
+        find_missed(scores_MN, labels),
+        predict_classes(scores_MN, labels_ML.shape[1]),
+    )
+    named = {"examples": labels_ML, "missed": labels_ML[missed], "predicted": predicted}
     return {
         name: np.bincount(each.ravel(), minlength=size).tolist() for name, each in named.items()
     }
@@ -179,6 +179,16 @@ def count_confusions(scores_MN: np.ndarray, labels_M: np.ndarray) -> np.ndarray:
     counts_NN = np.zeros((scores_MN.shape[1],) * 2, np.int64)
     np.add.at(counts_NN, (labels_M, predict_classes(scores_MN, 1)[:, 0]), 1)
     return counts_NN
+
+
+def find_missed(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return for each of the L labels of an example whether the network missed it, [M, L].
+
+    A label is missed if its class does not have one of the L highest scores.
+    """
+    labels_ML = labels.reshape(len(labels), -1)
+    predicted_ML = predict_classes(scores_MN, labels_ML.shape[1])
+    return (labels_ML[:, :, None] != predicted_ML[:, None, :]).all(axis=2)
 
 
 def find_worst(
@@ -200,9 +210,7 @@ def find_worst(
     classes_ML = labels.reshape(len(labels), -1)
     shown_MN = np.zeros(scores_MN.shape, bool)
     np.put_along_axis(shown_MN, classes_ML, True, axis=1)
-    predicted_ML = predict_classes(scores_MN, classes_ML.shape[1])
-    wrong_M = ~np.take_along_axis(shown_MN, predicted_ML, axis=1).all(axis=1)
-    wrong_M &= np.isfinite(scores_MN).all(axis=1)
+    wrong_M = find_missed(scores_MN, labels).any(axis=1) & np.isfinite(scores_MN).all(axis=1)
     highest_absent_M = np.where(shown_MN, -np.inf, scores_MN).max(axis=1)
     lowest_shown_M = np.where(shown_MN, scores_MN, np.inf).min(axis=1)
     (wrong_K,) = np.nonzero(wrong_M)

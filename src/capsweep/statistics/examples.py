@@ -37,7 +37,7 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
         raise ValueError("labels must not name one class twice for an image")
     if scores_MN.shape[1] < classes.shape[1]:
         raise ValueError(f"{scores_MN.shape[1]} scores cannot name {classes.shape[1]} classes")
-    return find_missed(scores_MN, labels).any(axis=1)
+    return np.any(find_missed(scores_MN, labels), axis=1)
 
 
 def wilson_interval(wrong: int, total: int) -> tuple[float, float]:

@@ -142,12 +142,14 @@ class Ledger:
         """
         start, names = prefix[:2], self.store.list_names("")
         starts = [name for name in names if len(name) == 2 and name.startswith(start)]
-        return [
-            signature
-            for start in starts
-            for signature in self.store.list_names(start)
-            if signature.startswith(start) and signature.startswith(prefix)
-        ]
+        with ThreadPoolExecutor(READERS) as pool:
+            folders = zip(starts, pool.map(self.store.list_names, starts), strict=True)
+            return [
+                signature
+                for start, signatures in folders
+                for signature in signatures
+                if signature.startswith(start) and signature.startswith(prefix)
+            ]
 
     def read(
         self, signature: str, name: str, result: Mapping[str, Any] | None = None

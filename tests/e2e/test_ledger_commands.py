@@ -3,6 +3,8 @@
 import json
 import shutil
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,9 +26,19 @@ def swept(small_sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return storage
 
 
-def call_ledger(storage: Path, *arguments: str) -> int:
-    """`capsweep ledger ARGUMENTS` on a storage."""
-    return cli.main(["ledger", *arguments, f"STORAGE={storage}"])
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def ask(capsys: Capture) -> Ask:
+    """What `capsweep ledger ARGUMENTS` prints of a storage, errors last."""
+
+    def run_command(storage: Path, *arguments: str, status: int = 0) -> str:
+        capsys.readouterr()
+        assert cli.main(["ledger", *arguments, f"STORAGE={storage}"]) == status
+        return "".join(capsys.readouterr())
+
+    return run_command
 
 
 def list_signatures(storage: Path) -> list[str]:
@@ -34,11 +46,8 @@ def list_signatures(storage: Path) -> list[str]:
     return sorted(path.parent.name for path in storage.glob("ledger/*/*/result.json"))
 
 
-def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsys: Capture) -> None:
-    def read(*words: str) -> str:
-        assert call_ledger(swept, *words) == 0
-        return capsys.readouterr().out
-
+def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, ask: Ask) -> None:
+    read = partial(ask, swept)
     first, second, *_ = list_signatures(swept)
     header, *lines = read("ls").splitlines()
     assert header.split()[:7] == ["signature", "state", "error", "data", "epochs", "seed", "date"]
@@ -48,8 +57,8 @@ def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsy
     assert {(row["status"], row["dataset"], row["seed"]) for row in rows} == {("done", "digits", 1)}
     assert {row["arm"] for row in rows} == {"cnn", "capsnet"}
     assert len(read("ls", "status=done").splitlines()) == 11
-    assert call_ledger(swept, "ls", "status=failed") == 2
-    assert "status=failed: no cell has this value; the cells have done" in capsys.readouterr().err
+    faulty = read("ls", "status=failed", status=2)
+    assert "status=failed: no cell has this value; the cells have done" in faulty
     text = read("show", first[:5])
     for part in ("science", "routing", "metrics.test/error", "versions.torch"):
         assert part in text
@@ -58,28 +67,24 @@ def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsy
     assert cell["science"]["epochs"] == cell["result"]["epochs"] == 2
     assert cell["provenance"]["command"].startswith("capsweep train ")
     text = read("compare", first, second)
-    assert all(part in text for part in ("360 test examples", "McNemar", "paired bootstrap"))
+    assert all(part in text for part in ("360 test examples", "McNemar", "Bonett and Price"))
 
 
-def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, capsys: Capture) -> None:
+def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, ask: Ask) -> None:
     path = next(swept.glob(f"ledger/*/{list_signatures(swept)[0]}/provenance.json"))
     overrides = json.loads(path.read_text())["overrides"]
     others = [text for text in overrides if not text.startswith("seed=")]
-    assert call_ledger(swept, "why", *others, "seed=7") == 0
-    text = capsys.readouterr().out
+    text = ask(swept, "why", *others, "seed=7")
     assert "missing" in text
     assert "  seed: 7 here, " in text
     assert text.count(" here, ") == 1
 
 
-def test_reproduce_prints_the_command_and_run_gives_the_same_numbers(
-    swept: Path, capsys: Capture
-) -> None:
+def test_reproduce_prints_the_command_and_run_gives_the_same_numbers(swept: Path, ask: Ask) -> None:
     first = list_signatures(swept)[0]
     result = next(swept.glob(f"ledger/*/{first}/result.json"))
     before = result.read_bytes()
-    assert call_ledger(swept, "reproduce", first, "--run") == 0
-    text = capsys.readouterr().out
+    text = ask(swept, "reproduce", first, "--run")
     assert "capsweep train " in text
     assert "test/error" in text
     assert "now" not in text
@@ -112,7 +117,7 @@ def test_numbers_of_another_machine_are_compared_with_what_differs(
     assert "epochs would change the cell" in capsys.readouterr().err
 
 
-def test_reproduce_sets_back_a_default_that_has_changed(swept: Path, capsys: Capture) -> None:
+def test_reproduce_sets_back_a_default_that_has_changed(swept: Path, ask: Ask) -> None:
     first = list_signatures(swept)[0]
     path = next(swept.glob(f"ledger/*/{first}/provenance.json"))
     result = path.with_name("result.json")
@@ -121,8 +126,7 @@ def test_reproduce_sets_back_a_default_that_has_changed(swept: Path, capsys: Cap
     without_default["overrides"].remove("batch_size=16")  # as if 16 had been the default then
     path.write_text(json.dumps(without_default))
     reported_cells.sign(path.parent)
-    assert call_ledger(swept, "reproduce", first) == 0
-    text = capsys.readouterr().out
+    text = ask(swept, "reproduce", first)
     path.write_text(provenance)
     result.write_text(signed)
     assert "# the default of batch_size has changed: 16 then, 128 now" in text
@@ -130,26 +134,26 @@ def test_reproduce_sets_back_a_default_that_has_changed(swept: Path, capsys: Cap
 
 
 def test_an_export_is_merged_by_another_host_which_then_runs_nothing(
-    swept: Path, small_sweep: Path, tmp_path: Path, capsys: Capture
+    swept: Path, small_sweep: Path, tmp_path: Path, ask: Ask, capsys: Capture
 ) -> None:
-    assert call_ledger(swept, "export", str(tmp_path / "cells.tar")) == 0
+    ask(swept, "export", str(tmp_path / "cells.tar"))
     other = tmp_path / "other"
-    assert call_ledger(other, "import", str(tmp_path / "cells.tar")) == 0
-    assert "10 cells added, 0 were there already" in capsys.readouterr().out
+    added = ask(other, "import", str(tmp_path / "cells.tar"))
+    assert "10 cells added, 0 were there already" in added
     choices = ["EXECUTOR=local", f"STORAGE={other}", "logger=csv"]
     assert cli.main(["sweep", str(small_sweep), *choices]) == 0
     assert "nothing to run" in capsys.readouterr().out
     removed = list_signatures(other)[0]
-    assert call_ledger(other, "rm", removed) == 0
+    ask(other, "rm", removed)
     cli.main(["plan", str(small_sweep), f"STORAGE={other}", "logger=csv"])
     assert "10 cells: 9 done, 1 missing" in capsys.readouterr().out
-    assert call_ledger(other, "show", removed) == 2
-    assert "no cell in" in capsys.readouterr().err
+    assert "no cell in" in ask(other, "show", removed, status=2)
 
 
 def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    release = partial(ask, tmp_path, "release", "0123")
     owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
     path = tmp_path / "ledger" / "claims" / "0123456789abcdef.000001"
     path.parent.mkdir(parents=True)
@@ -157,15 +161,11 @@ def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(
     path.write_text(json.dumps({"owner": owner, "beat": 3}))
     beat = threading.Timer(0.5, path.write_text, [json.dumps({"owner": owner, "beat": 4})])
     beat.start()
-    assert call_ledger(tmp_path, "release", "0123") == 2
-    assert "is being run by process 1 on far; stop that" in capsys.readouterr().err
+    assert "is being run by process 1 on far; stop that" in release(status=2)
     assert path.exists()
     monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)
-    assert call_ledger(tmp_path, "release", "0123") == 0
-    assert "from process 1 on far" in capsys.readouterr().out
+    assert "from process 1 on far" in release()
     assert not path.exists()
-    assert call_ledger(tmp_path, "release", "0123") == 2
-    assert "0123456789abcdef: no process has claimed" in capsys.readouterr().err
+    assert "0123456789abcdef: no process has claimed" in release(status=2)
     with lease.hold_lease(tmp_path / "ledger", "0123456789abcdef"):
-        assert call_ledger(tmp_path, "release", "0123") == 2
-    assert "stop that process first" in capsys.readouterr().err
+        assert "stop that process first" in release(status=2)

@@ -4,6 +4,7 @@ code, budgets, parts of an array, searches.
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,20 @@ def search(tmp_path: Path) -> Path:
     return path
 
 
-def call_sweep(file: Path, storage: Path, *more: str) -> int:
-    """`capsweep sweep` in this process."""
-    where = ["EXECUTOR=local", f"STORAGE={storage}", "logger=csv"]
-    return cli.main(["sweep", str(file), *where, *more])
+Sweep = Callable[..., str]
+
+
+@pytest.fixture
+def sweep(storage: Path, capsys: Capture) -> Sweep:
+    """What `capsweep sweep` prints in this process, errors last."""
+
+    def run_command(file: Path, *more: str, status: int = 0) -> str:
+        capsys.readouterr()
+        where = ["EXECUTOR=local", f"STORAGE={storage}", "logger=csv"]
+        assert cli.main(["sweep", str(file), *where, *more]) == status
+        return "".join(capsys.readouterr())
+
+    return run_command
 
 
 def read_times(storage: Path) -> dict[str, int]:
@@ -55,14 +66,13 @@ def test_a_plan_needs_no_data_runs_nothing_and_writes_nothing(
 
 
 def test_a_failed_arm_is_a_gap_with_its_cause_and_is_not_tried_again(
-    small_sweep: Path, storage: Path, tmp_path: Path, capsys: Capture
+    small_sweep: Path, storage: Path, tmp_path: Path, sweep: Sweep, capsys: Capture
 ) -> None:
     """The CNN arm diverges to NaN; the CapsNet arm has one place."""
     text = small_sweep.read_text().replace('"model.hidden=8"', '"optim.optimizer.lr=1.0e+30"')
     file = tmp_path / "diverging.yaml"
     file.write_text(text.replace("[1, 3]", "[1]").replace("[0, 0.0005]", "[0]"))
-    assert call_sweep(file, storage) == 1
-    output = capsys.readouterr().out
+    output = sweep(file, status=1)
     assert "2 of 4 cells failed" in output
     why = [line.removeprefix("  why: ") for line in output.splitlines() if "  why: " in line]
     assert len(why) == 2
@@ -81,59 +91,53 @@ def test_a_failed_arm_is_a_gap_with_its_cause_and_is_not_tried_again(
     assert "% (2)" in table
     finished = read_times(storage)
     assert len(finished) == 2
-    assert call_sweep(file, storage) == 1
-    output = capsys.readouterr().out
+    output = sweep(file, status=1)
     assert "4 cells: 2 done, 0 missing, 2 failed" in output
     assert "2 cells failed before, and would fail again with the same code" in output
     assert f"ledger failures diverging LEDGER={storage / 'ledger'}\n" in output
     assert "FAILED" not in output
-    assert call_sweep(file, storage, "RETRY=failed") == 1
-    assert "FAILED: NonFiniteLossError" in capsys.readouterr().out
+    assert "FAILED: NonFiniteLossError" in sweep(file, "RETRY=failed", status=1)
     assert read_times(storage) == finished
 
 
 @pytest.mark.slow
 def test_a_budget_starts_only_what_ends_in_time_and_says_so(
-    small_sweep: Path, storage: Path, capsys: Capture
+    small_sweep: Path, storage: Path, sweep: Sweep
 ) -> None:
     few = ["ROUTING=1", "SEEDS=1"]
     long = ["epochs=4000", "limit_batches=null"]
-    assert call_sweep(small_sweep, storage, "BUDGET=30s", *few, *long) == 3
-    output = capsys.readouterr().out
+    output = sweep(small_sweep, "BUDGET=30s", *few, *long, status=3)
     assert "calibrating: 20 steps" in output
     assert "no other cell fits into BUDGET: 0 of 3 cells are finished" in output
     assert read_times(storage) == {}
-    assert call_sweep(small_sweep, storage, "BUDGET=5m", *few) == 0
+    sweep(small_sweep, "BUDGET=5m", *few)
 
 
 @pytest.mark.slow
 def test_a_result_of_other_code_is_renewed_when_asked_and_stands_until_then(
-    small_sweep: Path, storage: Path, capsys: Capture
+    small_sweep: Path, storage: Path, sweep: Sweep
 ) -> None:
     few = ["ROUTING=1", "SEEDS=1"]
-    assert call_sweep(small_sweep, storage, *few) == 0
+    sweep(small_sweep, *few)
     path = sorted(storage.glob("ledger/*/*/result.json"))[0]
     today = json.loads(path.read_text())
     older = {**today, "code": {"numerics": "older"}}
     path.write_text(json.dumps(stored_files.with_digests(older, today["sha256"])))
     before = read_times(storage)
-    capsys.readouterr()
-    assert call_sweep(small_sweep, storage, *few) == 0
-    output = capsys.readouterr().out
+    output = sweep(small_sweep, *few)
     assert "2 done, 1 stale (finished by other code; RERUN=stale runs these again), 0" in output
     assert "nothing to run: every cell is finished\n" in output
     assert "1 cell made by other code than today's" in output
     assert read_times(storage) == before
-    assert call_sweep(small_sweep, storage, *few, "RERUN=stale") == 0
+    sweep(small_sweep, *few, "RERUN=stale")
     renewed = json.loads(path.read_text())
     assert all(renewed[key] == today[key] for key in ("code", "metrics"))
     assert len([s for s, when in read_times(storage).items() if when != before[s]]) == 1
     assert len(list((storage / "ledger" / "superseded").iterdir())) == 1
 
 
-def test_a_search_that_needs_ray_says_so(search: Path, storage: Path, capsys: Capture) -> None:
-    assert call_sweep(search, storage) == 2
-    assert "search.scheduler asha needs EXECUTOR=ray" in capsys.readouterr().err
+def test_a_search_that_needs_ray_says_so(search: Path, sweep: Sweep) -> None:
+    assert "search.scheduler asha needs EXECUTOR=ray" in sweep(search, status=2)
 
 
 @pytest.mark.slow

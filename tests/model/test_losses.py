@@ -103,14 +103,6 @@ def test_the_margin_grows(loss: SpreadLoss, margins: dict[int, float]) -> None:
         assert loss.margin_at(step, 1000) == pytest.approx(margin, abs=5e-4)
 
 
-def test_the_loss_of_a_step_has_its_margin_and_that_of_an_evaluation_the_last() -> None:
-    act_BN, target_BN = torch.tensor([[0.6, 0.5]]), torch.tensor([[1.0, 0.0]])
-    for step, margin in ((0, 0.2), (5, 0.55), (10, 0.9)):
-        at_step = LINEAR(act_BN, target_BN, LINEAR.margin_at(step, 10))
-        assert at_step.item() == pytest.approx((margin - 0.1) ** 2 / 2)
-    assert LINEAR(act_BN, target_BN).item() == pytest.approx((0.9 - 0.1) ** 2 / 2)
-
-
 def test_spread_loss_as_configured_is_that_of_the_paper_in_the_mean_over_classes() -> None:
     found = build.build_objective(compose.cell(["loss=spread"]).config).classification
     assert found == LINEAR

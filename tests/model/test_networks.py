@@ -1,7 +1,6 @@
 """The networks, built from configuration as every cell builds them."""
 
 import copy
-import io
 import itertools
 from collections import Counter
 from typing import Any
@@ -92,20 +91,6 @@ def test_numbers_and_gradients_are_those_of_channels_first(line: str) -> None:
         # What a fused optimiser counts on: a gradient lies in memory as its parameter does.
         assert one.grad.stride() == one.stride()
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-7)
-
-
-def test_weights_saved_in_either_layout_load_into_the_other() -> None:
-    network = build.build_network(compose_line(NETWORKS["normalised"]))
-    plain = use_channels_first(network)
-    for one, other in ((network, plain), (plain, network)):
-        file = io.BytesIO()
-        torch.save({key: value + 1 for key, value in one.state_dict().items()}, file)
-        file.seek(0)
-        strides = [parameter.stride() for parameter in other.parameters()]
-        other.load_state_dict(torch.load(file, weights_only=True))
-        assert [parameter.stride() for parameter in other.parameters()] == strides
-        for key, value in other.state_dict().items():
-            assert torch.equal(value, one.state_dict()[key] + 1)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from reported_cells import PROVENANCE, SWEEP, build_table, finish, rows, small_sweep
 
 from capsweep.ledger.ledger import Ledger
@@ -53,15 +51,6 @@ def test_a_curve_has_the_mean_and_the_ends_of_its_seeds(
     seeds: list[dict[int, float]], curve: Curve | None
 ) -> None:
     assert figures.average_seeds("row", 0, seeds) == ([curve] if curve else [])
-
-
-@given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4), min_size=1, max_size=7))
-def test_a_band_holds_its_mean(seeds: list[list[float]]) -> None:
-    (curve,) = figures.average_seeds("row", 0, [dict(enumerate(values)) for values in seeds])
-    assert len(curve.epochs) == min(map(len, seeds))
-    bands = zip(curve.low, curve.mean, curve.high, strict=True)
-    rounding = 1e-9  # of the mean of equal numbers
-    assert all(low - rounding <= mean <= high + rounding for low, mean, high in bands)
 
 
 def test_validation_is_shown_only_where_all_cells_have_it(tmp_path: Path) -> None:

@@ -1,17 +1,16 @@
 """Where seeds are added: the level holds for the whole table, however many columns it has."""
 
 import io
-import json
 from pathlib import Path
 
 import pytest
+from reported_cells import finish
 from rich.console import Console
 
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import UserError
-from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.ledger.ledger import Ledger
 from capsweep.statistics.seeds import paired_difference
 from capsweep.sweep import choices, drive, expand, more_seeds, spec
 from capsweep.sweep.expand import Point
@@ -27,11 +26,7 @@ def fill_ledger(ledger: Path, overrides: list[str]) -> tuple[spec.Sweep, list[Po
     sweep = choices.load_sweep("ablation", typed, overrides)
     points = expand.expand_sweep(sweep)
     for point in points:
-        path = ledger / folder_of(point.cell.signature)
-        path.mkdir(parents=True)
-        error = (HIGHER if point.arm == "cnn" else LOWER)[point.seed]
-        result = stored_files.with_digests({"metrics": {"test/error": error}}, {})
-        (path / "result.json").write_text(json.dumps(result))
+        finish(ledger, point, (HIGHER if point.arm == "cnn" else LOWER)[point.seed])
     return sweep, points
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 import job_queues
 import pytest
 import torch
+from reported_cells import finish
 
 from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
-from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import Entry, Ledger, folder_of
-from capsweep.storage.files import write_json
+from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.sweep import choices, drive, expand, plan
 from capsweep.sweep.estimates import Estimates, calibrate_cells, read_estimates
 from capsweep.sweep.expand import Point
@@ -31,17 +30,11 @@ def points() -> list[Point]:
     return expand.expand_sweep(choices.load_sweep("ablation", {}))
 
 
-def finish(ledger: Path, cell: Cell, numerics: str) -> None:
-    path = ledger / folder_of(cell.signature) / "result.json"
-    result = {"metrics": {}, "code": {"numerics": numerics}}
-    write_json(path, stored_files.with_digests(result, {}))
-
-
 def test_the_plan_is_due_what_is_not_done_and_knows_parameters_without_memory_for_them(
     points: list[Point], tmp_path: Path
 ) -> None:
-    cell = points[0].cell
-    finish(tmp_path, cell, code_identity.hash_numerics(cell.config))
+    code = {"numerics": code_identity.hash_numerics(points[0].cell.config)}
+    finish(tmp_path, points[0], 0.1, code=code)
     Ledger(tmp_path).note_failure(points[1].cell.signature, "lost")
     planned = plan.make_plan(points, Ledger(tmp_path))
     found = [cell.entry.status for cell in planned.cells]
@@ -55,8 +48,9 @@ def test_a_result_of_other_code_is_stale_and_counts_unless_asked_otherwise(
 ) -> None:
     for rerun, due in (("never", False), ("stale", True), ("always", True)):
         cell = compose.cell([f"rerun={rerun}"])
-        finish(tmp_path / rerun, cell, "another")
-        planned = plan.make_plan([Point("arm", "arm", 0, cell)], Ledger(tmp_path / rerun))
+        point = Point("arm", "arm", 0, cell)
+        finish(tmp_path / rerun, point, 0.1, code={"numerics": "another"})
+        planned = plan.make_plan([point], Ledger(tmp_path / rerun))
         assert planned.cells[0].entry.status == "stale"
         assert planned.cells[0].is_due() is due
 

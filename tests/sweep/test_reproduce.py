@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,24 @@ from capsweep.ledger.ledger import folder_of
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def store_cell(storage: Path, provenance: dict) -> str:
-    """A cell of a ledger with this provenance; its signature."""
-    cell = compose.cell(["seed=3"])
-    folder = storage / "ledger" / folder_of(cell.signature)
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(cell.science))
-    (folder / "provenance.json").write_text(json.dumps(provenance))
-    return cell.signature
+Reproduce = Callable[..., str]
+
+
+@pytest.fixture
+def reproduce(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Reproduce:
+    """What `ledger reproduce` prints of a cell with this provenance, errors last."""
+
+    def run_command(provenance: dict, *more: str, status: int = 0) -> str:
+        cell = compose.cell(["seed=3"])
+        folder = tmp_path / "ledger" / folder_of(cell.signature)
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(yaml.safe_dump(cell.science))
+        (folder / "provenance.json").write_text(json.dumps(provenance))
+        words = ["ledger", "reproduce", cell.signature, *more, f"STORAGE={tmp_path}"]
+        assert cli.main(words) == status
+        return "".join(capsys.readouterr())
+
+    return run_command
 
 
 @pytest.fixture(autouse=True)
@@ -45,22 +56,17 @@ def paste_text(text: str, tmp_path: Path) -> list[str]:
 
 
 def test_what_it_prints_can_be_typed_where_capsweep_is_on_no_path(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, reproduce: Reproduce
 ) -> None:
     (tmp_path / "bin" / "capsweep").unlink()
-    signature = store_cell(tmp_path, {"overrides": ["seed=3"]})
-    assert cli.main(["ledger", "reproduce", signature, f"STORAGE={tmp_path}"]) == 0
-    command = capsys.readouterr().out.splitlines()[-1]
+    command = reproduce({"overrides": ["seed=3"]}).splitlines()[-1]
     shown = subprocess.run(f"{command} --cfg job", shell=True, capture_output=True, text=True)
     assert (shown.returncode, "seed: 3" in shown.stdout) == (0, True)
 
 
-def test_a_cell_without_a_result_is_not_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    signature = store_cell(tmp_path, {"overrides": ["seed=3"]})
-    assert cli.main(["ledger", "reproduce", signature, "--run", f"STORAGE={tmp_path}"]) == 2
-    assert "has no result to compare with; type the command above" in capsys.readouterr().err
+def test_a_cell_without_a_result_is_not_compared(reproduce: Reproduce) -> None:
+    output = reproduce({"overrides": ["seed=3"]}, "--run", status=2)
+    assert "has no result to compare with; type the command above" in output
 
 
 @pytest.mark.parametrize(
@@ -73,11 +79,9 @@ def test_a_cell_without_a_result_is_not_compared(
     ],
 )
 def test_what_it_prints_runs_nothing_but_the_cell(
-    commit: str, overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    commit: str, overrides: list[str], tmp_path: Path, reproduce: Reproduce
 ) -> None:
-    signature = store_cell(tmp_path, {"code": {"commit": commit}, "overrides": overrides})
-    assert cli.main(["ledger", "reproduce", signature, f"STORAGE={tmp_path}"]) == 0
-    output = capsys.readouterr().out
+    output = reproduce({"code": {"commit": commit}, "overrides": overrides})
     assert paste_text(output, tmp_path) == []
     assert (commit == COMMIT) == (f"git checkout {COMMIT} && capsweep train" in output)
     assert (commit == COMMIT) != ("provenance.json has no valid commit" in output)
@@ -88,10 +92,7 @@ def test_what_it_prints_runs_nothing_but_the_cell(
     [["--config-dir=/tmp/evil"], ["hydra.run.dir=/"], [3], "seed=3", ["seed=3\x1b[2J"]],
 )
 def test_overrides_that_capsweep_never_wrote_are_refused(
-    overrides: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    overrides: object, reproduce: Reproduce
 ) -> None:
-    signature = store_cell(tmp_path, {"overrides": overrides})
-    assert cli.main(["ledger", "reproduce", signature, f"STORAGE={tmp_path}"]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert re.match(rf"error: .*{signature}.*provenance\.json", output.err)
+    output = reproduce({"overrides": overrides}, status=2)
+    assert re.match(r"error: .*[0-9a-f]{16}.*provenance\.json", output)

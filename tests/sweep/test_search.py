@@ -85,6 +85,18 @@ def finish_cell(ledger: Ledger, job: Job, value: float) -> None:
     write_cell(ledger, job, **{"result.json": {"metrics": {"val/error": value}}})
 
 
+def try_trials(queue: TrialQueue, count: int) -> list[Job]:
+    """Begin trials: two finish, one ends early, one fails, the others are cut short."""
+    jobs = [start_job(queue) for _ in range(count)]
+    for job, value in zip(jobs, (0.3, 0.1), strict=False):
+        finish_cell(queue.ledger, job, value)
+    write_cell(queue.ledger, jobs[2], **{"stopped.json": {"epochs": 1}})
+    write_cell(queue.ledger, jobs[3], **{"error.txt": "ValueError: no"})
+    for job in jobs[4:]:
+        write_cell(queue.ledger, job)
+    return jobs
+
+
 def write_space(space: str) -> str:
     """The text of a search of one arm with this space."""
     return SEARCH[: SEARCH.index("arms")] + f"arms: {{capsnet: {{space: {space}}}}}\n"
@@ -167,13 +179,7 @@ def test_the_next_driver_finds_in_the_ledger_what_earlier_ones_have_tried(
 ) -> None:
     text = text.replace("sampler: random", f"sampler: {sampler}").replace("trials: 4", "trials: 6")
     sweep = write_search(tmp_path, text)
-    first = open_queue(sweep, ledger)
-    jobs = [start_job(first) for _ in range(5)]
-    for job, value in zip(jobs, (0.3, 0.1), strict=False):
-        finish_cell(ledger, job, value)
-    write_cell(ledger, jobs[2], **{"stopped.json": {"epochs": 1}})
-    write_cell(ledger, jobs[3], **{"error.txt": "ValueError: no"})
-    write_cell(ledger, jobs[4])
+    jobs = try_trials(open_queue(sweep, ledger), 5)
     second = open_queue(sweep, ledger)
     states = ["COMPLETE", "COMPLETE", "PRUNED", "FAIL", "WAITING"]
     assert [state.name for state in list_states(second)] == states
@@ -201,14 +207,10 @@ def test_trials_are_rows_of_their_arms_the_best_first_and_live_lines_name_them_a
     tmp_path: Path, ledger: Ledger
 ) -> None:
     queue = open_queue(sweep := write_search(tmp_path, TWO_ARMS), ledger)
-    jobs = [start_job(queue) for _ in range(4)]
-    for job, value in zip(jobs, (0.3, 0.1), strict=False):
-        finish_cell(ledger, job, value)
-    write_cell(ledger, jobs[2], **{"error.txt": "ValueError: no"})
-    write_cell(ledger, jobs[3], **{"stopped.json": {"epochs": 1}})
+    jobs = try_trials(queue, 4)
     answer = tabulate(sweep, ledger)
     points = answer.points
-    assert [p.cell.signature for p in points] == [jobs[i].cell.signature for i in (1, 0, 2)]
+    assert [p.cell.signature for p in points] == [jobs[i].cell.signature for i in (1, 0, 3)]
     assert [point.title for point in points] == [
         queue.progress.names[p.cell.signature] for p in points
     ]

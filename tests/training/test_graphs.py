@@ -37,12 +37,13 @@ CELLS = {
     "EM routing, a margin that grows, a warm-up, decay of weights": (
         *(*MATRIX, "routing=em", "routing.num_iters=2", "optim.decayed=weights"),
         *("optim.schedule.warmup=5", "optim.clip_norm=1.0", "optim.optimizer.weight_decay=0.01"),
+        "loss.class_weight=balanced",
     ),
     "pairs of digits": (
         *("experiment=overlap", "model.conv.channels=4", "model.primary.types=2", "epochs=3"),
         *("batch_size=100", "limit_batches=4"),
     ),
-    "couplings drawn in each step": (*CAPSNET, "routing=random"),
+    "couplings drawn, classes weighed": (*CAPSNET, "routing=random", "loss.class_weight=balanced"),
 }
 
 FULL = ("model.decoder.hidden=[64]", "routing.num_iters=3", "batch_size=32", "epochs=5")

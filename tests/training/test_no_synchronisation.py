@@ -76,7 +76,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
 
 CELLS = {
     "margin, bf16, clipped": ("precision=bf16-mixed", "optim.clip_norm=1.0"),
-    "spread": ("model=matrix_capsnet_tiny", "loss=spread"),
+    "spread": ("model=matrix_capsnet_tiny", "loss=spread", "loss.class_weight=balanced"),
     "em": ("model=matrix_capsnet_tiny", "routing=em", "loss=spread", "optim.decayed=weights"),
     "pairs": ("experiment=overlap",),
 }

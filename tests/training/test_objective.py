@@ -72,55 +72,38 @@ def test_losses_and_gradients_of_two_digits_are_those_of_two_decoder_passes(
         torch.testing.assert_close(found, one, rtol=1e-4, atol=1e-6)
 
 
-def test_two_classes_are_a_decision_each_for_a_network_of_logits(
-    small_cell: Callable[..., Cell], pairs: Batch
-) -> None:
-    cell = small_cell("dataset=multimnist", "model=cnn_small", "loss=binary_cross_entropy")
-    network, objective = make_network(cell.config)
-    losses = objective(network.eval(), pairs)
-    target_BN = F.one_hot(pairs.labels, 10).sum(dim=1).float()
-    expected = F.binary_cross_entropy_with_logits(network(pairs.images_BCHW).scores_BN, target_BN)
-    torch.testing.assert_close(losses.total, expected)
-
-
 def weigh(config: Any, weights: Any, trained_N: Tensor | None = None) -> tuple[nn.Module, Any, Any]:
     """A network in evaluation, its objective without weights, and the one with weights."""
     network, plain = make_network(config)
     task = CapsuleTask(network, plain, None, {**config, "loss": {"class_weight": weights}})
-    build.weigh_classes(task, PreparedSplits({}, {}, trained_N), torch.device("cpu"))
+    build.weigh_classes(task, PreparedSplits({}, {}, (), trained_N), torch.device("cpu"))
     return network.eval(), plain, task.objective
 
 
 @pytest.mark.parametrize("loss", ["margin", "spread", "cross_entropy", "binary_cross_entropy"])
+@pytest.mark.parametrize("labels", [[0, 1, 1, 7], [[0, 1], [1, 2], [3, 1], [7, 8]]])
 def test_a_class_weighs_in_every_loss_as_in_the_cross_entropy_of_torch(
-    loss: str, small_cell: Callable[..., Cell]
+    loss: str, labels: Any, small_cell: Callable[..., Cell]
 ) -> None:
     model = "model=cnn_small" if "cross" in loss else "loss.reconstruction.weight=0"
-    weights = torch.tensor([1.0, 3.0, *[0.5] * 8])
+    weights, labels = torch.tensor([1.0, 3.0, *[0.5] * 8]), torch.tensor(labels)
     network, plain, weighted = weigh(small_cell(f"loss={loss}", model).config, weights.tolist())
-    images_BCHW, labels = torch.rand(4, 1, 28, 28), torch.tensor([0, 1, 1, 7])
+    images_BCHW, weight_B = torch.rand(4, 1, 28, 28), weights[labels].reshape(4, -1).mean(dim=1)
     alone = [Batch(images_BCHW[i : i + 1], labels[i : i + 1]) for i in range(4)]
-    losses = torch.stack([plain(network, batch).total for batch in alone])
-    expected = (weights[labels] * losses).sum() / 7.5
-    torch.testing.assert_close(weighted(network, Batch(images_BCHW, labels)).total, expected)
-    if loss == "cross_entropy":
-        logits_BN = network(images_BCHW).scores_BN
-        torch.testing.assert_close(F.cross_entropy(logits_BN, labels, weights), expected)
+    losses_B = torch.stack([plain(network, batch).total for batch in alone])
+    found = weighted(network, Batch(images_BCHW, labels)).total
+    torch.testing.assert_close(found, (weight_B * losses_B).sum() / weight_B.sum())
+    if loss == "cross_entropy" and labels.dim() == 1:
+        of_torch = F.cross_entropy(network(images_BCHW).scores_BN, labels, weights)
+        torch.testing.assert_close(found, of_torch)
 
 
-def test_balanced_weights_are_those_of_the_training_images_and_of_a_pair_their_mean(
-    config: Any, pairs: Batch
-) -> None:
-    trained_N = torch.arange(10).repeat(3)
-    trained_N[20:24] = 0
-    network, _, weighted = weigh(config, "balanced", trained_N)
-    expected = torch.tensor([30 / (10 * count) for count in (6, *[2] * 3, *[3] * 6)])
-    torch.testing.assert_close(weighted.class_weight_N, expected)
-    _, plain, even = weigh(config, [2.0] * 10)
-    torch.testing.assert_close(even(network, pairs).total, plain(network, pairs).total)
-    for labels, why in ((None, "shards"), (trained_N[trained_N != 7], "class 7 has no image")):
-        with pytest.raises(ConfigError, match=f"^loss.class_weight=balanced.*{why}; set a list"):
-            weigh(config, "balanced", labels)
+def test_balanced_weights_are_those_of_the_training_images(config: Any) -> None:
+    trained_N = torch.tensor([0, 0, 0, *range(10)])
+    _, _, weighted = weigh(config, "balanced", trained_N)
+    torch.testing.assert_close(weighted.class_weight_N, torch.tensor([13 / 40, *[1.3] * 9]))
+    with pytest.raises(ConfigError, match=r"^loss\.class_weight=balanced .* shards; set a list"):
+        weigh(config, "balanced")
 
 
 def test_a_step_has_the_margin_of_its_place_and_an_evaluation_the_last() -> None:

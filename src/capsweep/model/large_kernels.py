@@ -65,7 +65,8 @@ def find_direct_cost() -> float:
 # DIRECT_COST: cost of a multiplication in a direct convolution. TRANSFORM_COST: cost of the
 # transform of one number. CHANNEL_STEP: numbers of channels are rounded up to a multiple of it.
 # The unit of cost is the cost of a multiplication in a product of large matrices. All three
-# constants are fitted to results of `capsweep bench convolution`.
+# constants are fitted to times of both methods, measured by `capsweep bench convolution`, which was
+# removed after commit 40bc5e72.
 DIRECT_COST, TRANSFORM_COST, CHANNEL_STEP = find_direct_cost(), 110.0, 32
 
 

@@ -74,7 +74,7 @@ def _make_cost_figure(table: ResultTable) -> ReportFigure:
         return {seed: each["total"] / 60 for seed, each in times.items() if "total" in each}
 
     label = f"{'device' if on_gpus else 'wall'} minutes of a cell"
-    drawn = _draw_rows(table, "cost-time", label, read_minutes, MOST_ACROSS)
+    drawn = _draw_rows(table, "cost-time", label, read_minutes, 1)
     hardware = ", ".join(sorted({cell.hardware for cell in cells})) or "no hardware"
     return replace(drawn, caption=f"{drawn.caption} Training and test, on {hardware}.")
 

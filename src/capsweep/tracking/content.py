@@ -282,6 +282,6 @@ def is_synced(storage: Path, content: RunContent, server: str) -> bool:
 
 
 def _hash_pictures(ledger: Ledger, signature: str) -> dict[str, str]:
-    names = [name for name in ledger.list_evaluations(signature) if name.endswith(".png")]
+    names = [name for name in ledger.list_files(signature, EVALUATIONS) if name.endswith(".png")]
     pictures = ((name, ledger.read(signature, f"{EVALUATIONS}/{name}")) for name in names)
     return {name: hash_bytes(png) for name, png in pictures if png}

@@ -227,8 +227,7 @@ def weigh_classes(task: "CapsuleTask", splits: PreparedSplits, device: torch.dev
         device: The device that trains the cell.
 
     Raises:
-        ConfigError: If the weights must be balanced, and the training images are in shards, or a
-            class has no training image.
+        ConfigError: If the weights must be balanced, and the training images are in shards.
     """
     # Configurations of earlier versions do not have the key `loss.class_weight`.
     weights, labels_N = task.config["loss"].get("class_weight"), splits.trained_N
@@ -238,10 +237,7 @@ def weigh_classes(task: "CapsuleTask", splits: PreparedSplits, device: torch.dev
         if labels_N is None:
             raise ConfigError(f"{WEIGHT_KEY}=balanced cannot count images of shards; set a list")
         count_N = torch.bincount(labels_N, minlength=task.config["dataset"]["num_classes"])
-        absent = int(count_N.argmin())
-        if count_N[absent] == 0:
-            raise ConfigError(f"{WEIGHT_KEY}=balanced: class {absent} has no image; set a list")
-        weights = len(labels_N) / (len(count_N) * count_N)
+        weights = len(labels_N) / (len(count_N) * count_N.clamp(min=1))
     weight_N = torch.as_tensor(weights, dtype=torch.float32, device=device)
     task.objective = replace(task.objective, class_weight_N=weight_N)
 

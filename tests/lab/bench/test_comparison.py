@@ -17,7 +17,6 @@ from capsweep.lab.bench.comparison import (
     median_ratio,
     time_in_turns,
 )
-from capsweep.lab.bench.convolution import choose_method
 
 
 class Answer:
@@ -113,10 +112,3 @@ def test_pairs_are_composed_on_the_device_too(gpu: bool, monkeypatch: pytest.Mon
     for measured in data.measure_data(is_quick=True).numbers:
         assert measured.verdict
         assert measured.bar == (2_000_000 if gpu else 300_000)
-
-
-@pytest.mark.slow
-def test_the_choice_between_the_methods_of_a_convolution_is_measured() -> None:
-    rows = [choose_method((each, 5, 1, 16, each)) for each in (128, 4)]
-    assert [row["auto"] for row in rows] == ["transformed", "direct"]
-    assert all(row["time that auto takes, over the faster of the two"] >= 1 for row in rows)

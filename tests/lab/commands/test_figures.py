@@ -78,10 +78,7 @@ def test_figures_of_two_digits_are_pictures_with_their_numbers(
     assert numbers["reconstructions"].shape == numbers["digits"].shape == (6, 2, 1, 36, 36)
 
 
-def test_a_cell_of_dynamic_routing_has_changes_couplings_and_losses(
-    storage: Path, small_cell: MakeCell, finished: str
-) -> None:
-    finish(small_cell(*SHORT, "seed=1"))
+def test_a_cell_of_dynamic_routing_has_changes_and_couplings(storage: Path, finished: str) -> None:
     options = ["--iterations", "10", "--examples", "20"]
     assert draw("routing-change", finished[:6], storage, *options) == 0
     change = read_numbers(storage, finished, "routing-change-iterations10-first20")
@@ -89,8 +86,9 @@ def test_a_cell_of_dynamic_routing_has_changes_couplings_and_losses(
     assert draw("couplings", finished, storage) == 0
     entropy = read_numbers(storage, finished, "couplings")
     assert entropy["classes.control"] == pytest.approx(np.log(10))
-    assert draw("training-loss", finished, storage) == 0
-    assert read_numbers(storage, finished, "training-loss")["T3.loss"].shape == (2, 1)
+    assert read_numbers(storage, finished, "couplings-map")["classes.map"].shape == (2, 10)
+    assert read_numbers(storage, finished, "couplings-image0")["classes.places"].shape[2] == 10
+    assert draw("couplings", finished, storage, "--image", "1000") == 2
 
 
 def test_a_matrix_network_has_a_curve_for_each_layer_and_distances_of_votes(storage: Path) -> None:

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
-from trained_cells import finish, load_digits, read_outputs
+from trained_cells import NOT_TESTED, finish, load_digits, read_outputs
 
 from capsweep import cli
 from capsweep.config.cell import Cell
-from capsweep.lab.evaluation.pictures import PictureConverter
+from capsweep.lab.evaluation.checkpoint import TrainedCell
+from capsweep.lab.evaluation.predictions import Picture, PictureReader
 
 MakeCell = Callable[..., Cell]
+IMAGES = "capsweep.data.image_batches.ShiftedImages"
 SHORT = ["epochs=1", "limit_batches=1"]
 
 
@@ -45,7 +48,7 @@ def test_pictures_of_test_images_get_the_scores_of_the_test_and_their_error(
     capsys.readouterr()
     assert predict(cell, storage, tmp_path / "own") == 1
     printed = capsys.readouterr().out
-    assert "left out: broken.png: it is no image" in printed
+    assert "left out: broken.png: it is no picture" in printed
     rows = read_table(cell, storage, "own")
     wrong = sum(row["label"] != row["class"] for row in rows)
     assert f"error: {wrong} of 6 (" in printed
@@ -55,12 +58,12 @@ def test_pictures_of_test_images_get_the_scores_of_the_test_and_their_error(
     assert predict(cell, storage, tmp_path / "own" / str(rows[0]["label"])) == 0
     np.savez(tmp_path / "own.npz", images=255 - pixels)
     assert predict(cell, storage, tmp_path / "own.npz", "--invert") == 0
-    inverted = [list(row.values())[2:] for row in read_table(cell, storage, "own-inverted")]
+    inverted = [list(row.values())[3:] for row in read_table(cell, storage, "own-inverted")]
     assert np.array(inverted, float) == pytest.approx(scores_MN, abs=1e-5)
     assert predict(cell, storage, tmp_path / "own.npz") == 0
     assert "brighter than the training images" in capsys.readouterr().out
     assert predict(cell, storage, tmp_path / "absent") == 2
-    assert "there is no such file or folder" in capsys.readouterr().err
+    assert "there are no files" in capsys.readouterr().err
 
 
 def test_a_network_for_two_digits_names_two_classes(
@@ -75,21 +78,24 @@ def test_a_network_for_two_digits_names_two_classes(
     assert row["class 1"] != row["class 2"]
 
 
-def test_pictures_get_the_size_and_the_channels_of_the_data_set() -> None:
-    grey = PictureConverter(1, [(28, 28), (40, 40)], is_inverted=False)
-    deep = Image.fromarray(np.full((28, 28), 51 * 257, np.uint16))
-    assert (grey.convert(deep) == 51).all()
-    clear = Image.new("RGBA", (60, 30), (0, 0, 0, 0))
-    assert (grey.convert(clear) == 255).all()
-    assert set(grey.counts) == {
-        "reduced from 16 to 8 bits",
-        "laid on white, because they have transparent parts",
-        "made grey",
-        "resized to 28x28",
-        "stretched, because the shape differs",
-    }
-    assert grey.convert(Image.new("L", (40, 40))).shape == (1, 40, 40)
-    colour = PictureConverter(3, [(32, 32)], is_inverted=False)
-    assert colour.convert(np.zeros((32, 32), np.uint8)).shape == (3, 32, 32)
-    with pytest.raises(ValueError, match="5 channels"):
-        grey.convert(np.zeros((28, 28, 5), np.uint8))
+@pytest.mark.parametrize(("channels", "shown"), [(1, 1), (3, 1), (1, 2)])
+def test_pictures_get_the_size_and_the_channels_of_the_data_set(channels: int, shown: int) -> None:
+    dataset = {"image_shape": [channels, 40, 40], "labels_per_image": shown, "shift": 0}
+    dataset["batches"] = {"_target_": IMAGES, "_partial_": True, "shift": 0, "canvas": 40}
+    config, network = {"dataset": dataset}, torch.nn.Identity()
+    shape = (channels, 28, 28)
+    cell = TrainedCell("cell", config, network, load_digits(), NOT_TESTED, None, shape)
+    reader, white = PictureReader(cell, is_inverted=False), np.full((3, 60, 30), 255, np.uint8)
+    white[0] = 0
+
+    def read(size: tuple[int, int] | None) -> np.ndarray:
+        return white if size is None else white[:, :1, :1].repeat(size[0], 1).repeat(size[1], 2)
+
+    image_CHW = reader.read(Picture("a", None, read))[0]
+    assert image_CHW.shape == (channels, 40, 40)
+    side = 28 if shown == 1 else 40
+    assert (image_CHW > 0).sum() == side**2 * (1 if channels == 1 else 2)
+    assert reader.changes[f"stretched to {side}x{side} pixels"] == 1
+    assert reader.changes["made grey"] == (channels == 1)
+    small = Picture("b", None, lambda _: np.ones((1, 28, 28), np.uint8))
+    assert (reader.read(small) > 0).sum() == channels * 28**2

@@ -30,7 +30,7 @@ POSE = 4
 def test_every_curve_has_a_colour_of_its_own_in_every_panel() -> None:
     x = np.arange(1, 11)
     lines = [
-        BandedCurve(f"layer {n}", x, (n + 1.0) / x, 0 * x, (n + 1.2) / x, control=n + 1.5)
+        BandedCurve(f"layer {n}", (n + 1.0) / x, 0 * x, (n + 1.2) / x, control=n + 1.5)
         for n in range(len(COLOURS))
     ]
     panels = [Panel("change", lines, scale) for scale in ("linear", "log")]

@@ -13,7 +13,7 @@ BENCHES = {  # the module of each benchmark, by name
     "start": "sweep",
     "shards": "data",
     ON_REQUEST: "training",
-    **{name: name for name in ("sweep", "routing", "convolution", "step", "data")},
+    **{name: name for name in ("sweep", "routing", "step", "data")},
 }
 OPTIONS = (
     option("names", f"some of {', '.join(BENCHES)}; default: all but {ON_REQUEST}", nargs="*"),

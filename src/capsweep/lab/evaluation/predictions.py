@@ -1,72 +1,223 @@
 """What a trained network says of a user's own pictures: `capsweep eval predict`.
 
-Shape letters: M pictures, K drawn pictures, N = J classes, D pose of a class, L classes in one
+Shape letters: M pictures, K shown pictures, N = J classes, D pose of a class, L classes in one
 image, C H W image.
 """
 
 import csv
 import io
 from argparse import Namespace
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
-from rich.table import Table
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
+from torch.nn import functional as F
 
+from capsweep.data.arrays import MOST_CHANNELS
 from capsweep.data.batches import Batch, Presenter
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import EVALUATION_BATCH, LabelledImages
+from capsweep.data.pictures import decode_picture
 from capsweep.errors import UserError
 from capsweep.lab.evaluation.checkpoint import TrainedCell, split_range
-from capsweep.lab.evaluation.figures import decoded, finish_figure
-from capsweep.lab.evaluation.pictures import Picture, PictureConverter
-from capsweep.report import charts, grid
+from capsweep.lab.evaluation.figures.predicted import draw_predictions
+from capsweep.model.capsules import NetworkOutput
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.examples import predict_classes
+from capsweep.storage.checked import open_npz
 from capsweep.storage.files import write_atomically, write_text
 from capsweep.training import build
 
+# How the arrays of an .npz file may be called.
+IMAGES, LABELS = ("images", "test_images", "x_test"), ("labels", "test_labels", "y_test")
 MOST_SHOWN = 20  # pictures in the drawing and in the printed table
 MOST_LISTED = 5  # classes of one picture in the printed table
-MOST_BARS = 10  # classes in the chart of one picture
 SAMPLE = 1000  # training images whose mean is compared with the mean of the pictures
 FAR = 0.2  # a difference of means (of values in 0..1) that is worth a message
-WRONG = charts.COLOURS[1]  # the colour of the title of a picture with a wrong class
-CARD = (4.6, 1.25)  # width and height in inches of a picture with its reconstruction and its chart
 
 
-@dataclass
-class Predictions:
-    """The network's answers to the pictures that could be read.
+class Picture(NamedTuple):
+    """A picture that is not read yet.
 
     Attributes:
-        stride: Of the pictures, those at index 0, `stride`, 2 `stride` and so on are shown.
-        kind: What the scores are: `length` (of a class capsule), `activation` or `logit`.
-        names: Names of the pictures.
-        labels: Classes of the pictures; None if a picture has no class.
-        scores: Scores [N] of each picture.
-        inputs: Images [C, H, W] of the shown pictures, as the network sees them.
-        poses: Poses [J, D] of the class capsules for `inputs`; empty if there are no capsules.
-        sums: Sum of the values of all images, and number of values.
-        faults: Pictures that could not be read, with their reasons.
+        name: Path of the file below the folder that the user named, or its index in an .npz file.
+        label: Class of the picture: the name of its folder, or its label in an .npz file; None if
+            the picture has no class.
+        read: Function that returns the picture, uint8 [C, H, W]. It may stretch the picture to the
+            height and width that it gets, if this argument is not None.
     """
 
-    stride: int
-    kind: str = ""
-    names: list[str] = field(default_factory=list)
-    labels: list[str | None] = field(default_factory=list)
-    scores: list[np.ndarray] = field(default_factory=list)
-    inputs: list[Tensor] = field(default_factory=list)
-    poses: list[Tensor] = field(default_factory=list)
-    sums: np.ndarray = field(default_factory=lambda: np.zeros(2))
-    faults: list[str] = field(default_factory=list)
+    name: str
+    label: str | None
+    read: Callable[[tuple[int, int] | None], np.ndarray]
+
+    @property
+    def title(self) -> str:
+        """The name and, if it is known, the label."""
+        return self.name + ("" if self.label is None else f" (label {self.label})")
+
+
+@dataclass(frozen=True)
+class PictureReader:
+    """A reader that prepares pictures in the way in which the test images of a cell are prepared.
+
+    A picture keeps its size if this is the size of the images in the data set's files, or that of
+    the network's input. Other pictures are stretched to the size of the images in the files. If the
+    data set composes images of several digits, they are stretched to the size of the input instead.
+
+    Attributes:
+        cell: The trained cell.
+        is_inverted: Whether bright and dark are exchanged.
+        changes: Number of pictures by the way in which they were changed.
+    """
+
+    cell: TrainedCell
+    is_inverted: bool
+    changes: Counter[str] = field(default_factory=Counter[str])
+
+    @cached_property
+    def classes_per_image(self) -> int:
+        """The number of classes that each image of the data set shows."""
+        return self.cell.config["dataset"].get("labels_per_image", 1)
+
+    @cached_property
+    def present(self) -> Presenter:
+        """The function that makes batches. It shows composed pictures as they are."""
+        if self.classes_per_image == 1:
+            return build.build_presenter(self.cell.config)
+        side = self.cell.config["dataset"]["image_shape"][1]
+        return partial(ShiftedImages, shift=0, canvas=side)
+
+    def read(self, picture: Picture) -> Tensor:
+        """Return a picture as the network's input [1, C, H, W].
+
+        Raises:
+            Exception: The file is no picture; it can be any exception.
+        """
+        channels, *file_size = self.cell.source_shape
+        input_size = self.cell.config["dataset"]["image_shape"][1:]
+        height, width = file_size if self.classes_per_image == 1 else input_size
+        pixels_CHW = picture.read(None)
+        if [*pixels_CHW.shape[1:]] not in (input_size, file_size):
+            self.changes[f"stretched to {height}x{width} pixels"] += 1
+            pixels_CHW = picture.read((height, width))
+        if len(pixels_CHW) == 3 != channels:
+            self.changes["made grey"] += bool((pixels_CHW != pixels_CHW[:1]).any())
+            pixels_CHW = np.asarray(Image.fromarray(pixels_CHW.transpose(1, 2, 0)).convert("L"))[
+                None
+            ]
+        if len(pixels_CHW) == 1:
+            pixels_CHW = pixels_CHW.repeat(channels, axis=0)
+        pixels_1CHW = torch.tensor(255 - pixels_CHW if self.is_inverted else pixels_CHW)[None]
+        one = LabelledImages(pixels_1CHW, torch.zeros(1).long()).to(self.cell.test.device)
+        return self.present(one, "test").evaluation_batch(slice(0, 1)).images_BCHW
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A network's answers to pictures.
+
+    Attributes:
+        pictures: Pictures that could be read.
+        scores_MN: Scores of the classes.
+        top_ML: Classes that the network chooses.
+        names: Names of the classes.
+        kind: What the scores are: `length` (of a class capsule), `activation` or `logit`.
+    """
+
+    pictures: Sequence[Picture]
+    scores_MN: np.ndarray
+    top_ML: np.ndarray
+    names: Sequence[str]
+    kind: str
+
+    def list_rows(self) -> Iterator[list[Any]]:
+        """Yield the header of the table, and a row for each picture."""
+        count = self.top_ML.shape[1]
+        chosen = [f"class {place + 1}" for place in range(count)] if count > 1 else ["class"]
+        yield ["image", "label", *chosen, *(f"{self.kind} {name}" for name in self.names)]
+        scores, tops = self.scores_MN.tolist(), self.top_ML.tolist()
+        for picture, scores_N, top_L in zip(self.pictures, scores, tops, strict=True):
+            yield [picture.name, picture.label, *(self.names[c] for c in top_L), *scores_N]
+
+    def describe(self, place: int) -> str:
+        """Return a line about a picture: its name, its label, and its highest scores."""
+        picture, scores_N = self.pictures[place], self.scores_MN[place]
+        (highest,) = predict_classes(scores_N[None], MOST_LISTED)
+        listed = ", ".join(f"{self.names[c]} ({scores_N[c]:.3f})" for c in highest)
+        return f"{picture.title}: {listed}"
+
+    @cached_property
+    def places(self) -> dict[str | None, int]:
+        """The index of each class, by its name and by its number."""
+        numbers = {str(place): place for place in range(len(self.names))}
+        return {**numbers, **{name: place for place, name in enumerate(self.names)}}
+
+    def is_wrong(self, place: int) -> bool | None:
+        """Return whether the class of a picture is not its label; None if no label is known."""
+        label = self.places.get(self.pictures[place].label)
+        return None if label is None else label != self.top_ML[place, 0]
+
+
+def list_pictures(path: Path) -> list[Picture]:
+    """List the pictures of an image file, an .npz file, or a folder with all its subfolders.
+
+    Files of a folder are sorted by path. Hidden files are left out.
+
+    Raises:
+        UserError: There are no files, or the arrays of the .npz file are not images.
+    """
+    if path.suffix == ".npz":
+        return _list_arrays(path)
+    root, files = (path, sorted(path.rglob("[!.]*"))) if path.is_dir() else (path.parent, [path])
+    pictures = [
+        Picture(
+            str(file.relative_to(root)),
+            None if file.parent == root else file.parent.name,
+            partial(decode_picture, file),
+        )
+        for file in files
+        if file.is_file()
+    ]
+    if not pictures:
+        cure = "name an image, a folder of images, or an .npz file"
+        raise UserError(f"--file {path}: there are no files; {cure}")
+    return pictures
+
+
+def _list_arrays(path: Path) -> list[Picture]:
+    try:
+        with path.open("rb") as file, open_npz(file) as archive:
+            images, labels = (
+                next((archive[name] for name in names if name in archive.files), None)
+                for names in (IMAGES, LABELS)
+            )
+        if images is None or images.dtype != np.uint8:
+            raise ValueError(f"it needs an array {' or '.join(IMAGES)} of uint8 intensities")
+        if images.ndim == 4 and images.shape[1] > MOST_CHANNELS:  # channels last
+            images = images.transpose(0, 3, 1, 2)
+        images_NCHW = torch.from_numpy(images[:, None] if images.ndim == 3 else images)
+        names = [None] * len(images) if labels is None else map(str, labels.flatten().tolist())
+        return [
+            Picture(f"{path.stem}[{place}]", name, partial(_read_array, image_CHW))
+            for place, (image_CHW, name) in enumerate(zip(images_NCHW, names, strict=True))
+        ]
+    except Exception as error:  # zipfile and numpy can raise any error for a damaged file
+        raise UserError(f"--file {path}: {error}") from error
+
+
+def _read_array(image_CHW: Tensor, size: tuple[int, int] | None) -> np.ndarray:
+    if size is None:
+        return image_CHW.numpy()
+    return F.interpolate(image_CHW[None], size, mode="bilinear", antialias=True)[0].numpy()
 
 
 def publish_predictions(
@@ -86,247 +237,99 @@ def publish_predictions(
     Raises:
         UserError: No picture could be read.
     """
-    shown = cell.config["dataset"].get("labels_per_image", 1)
-    converter = make_converter(cell, shown, parsed.invert)
-    result = predict_pictures(cell, pictures, converter)
-    if not result.names:
-        raise UserError(f"--file {parsed.file}: no image could be read; {result.faults[0]}")
-    classes = list(map(str, range(len(result.scores[0]))))
-    top_ML = predict_classes(np.stack(result.scores), shown)
-    rows = list_rows(result, top_ML, classes)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    stem = folder / f"{parsed.file.resolve().stem}{'-inverted' if parsed.invert else ''}"
-    console = terminal.make_console()
-    terminal.print_table(console, tabulate(result, rows, classes))
-    for line in (*describe_result(cell, result, converter, top_ML, classes), *result.faults):
+    reader, faults = PictureReader(cell, parsed.invert), list[str]()
+    readable, scores = predict_pictures(reader, pictures, faults)
+    if not readable:
+        raise UserError(f"--file {parsed.file}: no picture could be read; {faults[0]}")
+    lines = [f"{n} pictures were {how}." for how, n in reader.changes.items() if n]
+    shown = range(0, len(readable), -(-len(readable) // MOST_SHOWN))
+    inputs_KCHW = torch.cat([reader.read(readable[place]) for place in shown])
+    with torch.no_grad():
+        output = cell(inputs_KCHW)
+    scores_MN = np.concatenate(scores)
+    names = cell.config["dataset"].get("class_names") or range(scores_MN.shape[1])
+    top_ML = predict_classes(scores_MN, reader.classes_per_image)
+    answers = Answers(readable, scores_MN, top_ML, [*map(str, names)], name_scores(output))
+    console, text = terminal.make_console(), io.StringIO()
+    console.out(
+        f"{len(shown)} of {count_of(len(readable), 'picture')}, with the largest {answers.kind}s:",
+        *map(answers.describe, shown),
+        sep="\n",
+    )
+    lines += [*describe_errors(answers), *describe_brightness(reader, inputs_KCHW), *faults]
+    for line in lines:
         terminal.print_paragraph(console, line)
+    stem = folder / f"{parsed.file.resolve().stem}{'-inverted' * parsed.invert}"
+    csv.writer(text, lineterminator="\n").writerows(answers.list_rows())
     write_text(Path(f"{stem}.csv"), text.getvalue())
-    picture = draw_predictions(cell, result, top_ML, classes)
+    picture = draw_predictions(cell, answers, shown, inputs_KCHW, output)
     write_atomically(Path(f"{stem}.png"), lambda file: file.write(picture))
     console.out(f"{stem}.csv\n{stem}.png")
-    return int(bool(result.faults))
-
-
-def make_converter(cell: TrainedCell, shown: int, is_inverted: bool) -> PictureConverter:
-    """Return an object that converts pictures to images like those in the data set's files.
-
-    A picture that already has the size of the files' images, or of the network's input, keeps this
-    size. If images are composed of several digits, all other pictures get the size of the network's
-    input. Otherwise they get the size of the files' images.
-
-    Args:
-        cell: The trained cell.
-        shown: Number of classes that each image of the data set shows.
-        is_inverted: Whether bright and dark are exchanged.
-    """
-    channels, *source = cell.source_shape
-    sizes = [(source[0], source[1]), tuple(cell.config["dataset"]["image_shape"][1:])]
-    return PictureConverter(channels, sizes if shown == 1 else sizes[::-1], is_inverted)
+    return int(bool(faults))
 
 
 def predict_pictures(
-    cell: TrainedCell, pictures: Sequence[Picture], converter: PictureConverter
-) -> Predictions:
-    """Read, convert and classify pictures, EVALUATION_BATCH at a time."""
-    result = Predictions(max(1, -(-len(pictures) // MOST_SHOWN)))
-    present, label, device = (
-        make_presenter(cell),
-        torch.zeros(1, dtype=torch.int64),
-        cell.test.device,
-    )
+    reader: PictureReader, pictures: Sequence[Picture], faults: list[str]
+) -> tuple[list[Picture], list[np.ndarray]]:
+    """Classify pictures, EVALUATION_BATCH at a time.
+
+    Returns:
+        The pictures that could be read, and their scores [B, N], batch by batch. For each other
+        picture, a line is added to `faults`.
+    """
+    readable, scores = list[Picture](), list[np.ndarray]()
     for part in split_range(len(pictures), EVALUATION_BATCH):
-        images = []
+        inputs = []
         for picture in pictures[part]:
             try:
-                pixels_CHW = converter.convert(picture.read())
-            except Exception as error:  # a file that is no image can raise any exception
-                result.faults.append(f"left out: {picture.name}: {describe_fault(error)}")
-                continue
-            result.names.append(picture.name)
-            result.labels.append(picture.label)
-            one = LabelledImages(torch.tensor(pixels_CHW[None]), label).to(device)
-            images.append(present(one, "test").evaluation_batch(slice(0, 1)).images_BCHW)
-        if images:
-            _add_scores(cell, torch.cat(images), result)
-    return result
+                inputs.append(reader.read(picture))
+            except Exception as error:  # Pillow can raise any exception for a damaged file
+                is_other = isinstance(error, UnidentifiedImageError)
+                faults.append(
+                    f"left out: {picture.name}: {'it is no picture' if is_other else error}"
+                )
+            else:
+                readable.append(picture)
+        if inputs:
+            batch = Batch(torch.cat(inputs), torch.zeros(len(inputs)).long())
+            with torch.no_grad():
+                scores.append(reader.cell.predict_batch(batch).float().numpy())
+    return readable, scores
 
 
-def make_presenter(cell: TrainedCell) -> Presenter:
-    """Return the function that prepares converted pictures like the cell's test images.
+def name_scores(output: NetworkOutput) -> str:
+    """Return what the scores of a network are: `length`, `activation` or `logit`."""
+    if output.pose_BJD is None or output.logits_BN is output.scores_BN:
+        return "logit"
+    length_BJ = torch.linalg.vector_norm(output.pose_BJD, dim=-1)
+    return "length" if torch.allclose(length_BJ, output.scores_BN, atol=1e-3) else "activation"
 
-    If the data set composes its images of digits, pictures are shown as they are instead.
+
+def describe_errors(answers: Answers) -> Iterator[str]:
+    """Yield lines on the error, and on labels that are no classes."""
+    judged = [answers.is_wrong(place) for place in range(len(answers.pictures))]
+    known = [is_wrong for is_wrong in judged if is_wrong is not None]
+    if known and answers.top_ML.shape[1] == 1:
+        share = 100 * sum(known) / len(known)
+        yield f"error: {sum(known)} of {len(known)} ({share:.2f} %)."
+    if strange := {picture.label for picture in answers.pictures} - {None, *answers.places}:
+        right = ", ".join(answers.names[:MOST_SHOWN])
+        yield f"no error for label {', '.join(map(str, strange))}: the classes are {right}."
+
+
+def describe_brightness(reader: PictureReader, inputs_KCHW: Tensor) -> Iterator[str]:
+    """Yield a line if the inverted pictures would be more like the training images.
+
+    Means are compared. Data sets that scale images to other values than 0..1 get no line.
     """
-    dataset = cell.config["dataset"]
-    if dataset.get("labels_per_image", 1) > 1:
-        return partial(ShiftedImages, shift=0, canvas=dataset["image_shape"][1])
-    return build.build_presenter(cell.config)
-
-
-def _add_scores(cell: TrainedCell, images_BCHW: Tensor, result: Predictions) -> None:
-    batch = Batch(images_BCHW, torch.zeros(len(images_BCHW), dtype=torch.int64))
-    result.sums += float(images_BCHW.double().sum()), images_BCHW.numel()
-    with torch.no_grad():
-        for part, output in cell.parts.evaluate(batch, lambda part: cell(part.images_BCHW)):
-            scores_BN = output.scores_BN.float()
-            shown = slice(-len(result.scores) % result.stride, None, result.stride)
-            result.scores.extend(scores_BN.cpu().numpy())
-            result.inputs.extend(part.images_BCHW[shown].cpu())
-            result.kind = "logit"
-            if output.pose_BJD is not None:
-                result.poses.extend(output.pose_BJD.float()[shown])
-                lengths_BJ = torch.linalg.vector_norm(output.pose_BJD.float(), dim=-1)
-                is_length = torch.allclose(lengths_BJ, scores_BN, atol=1e-3)
-                result.kind = "length" if is_length else "activation"
-            if output.logits_BN is output.scores_BN:
-                result.kind = "logit"
-
-
-def describe_fault(error: Exception) -> str:
-    """Return the reason why a picture could not be read, in one line."""
-    is_unknown = type(error).__name__ == "UnidentifiedImageError"
-    return "it is no image" if is_unknown else " ".join(str(error).split()) or type(error).__name__
-
-
-def list_rows(
-    result: Predictions, top_ML: np.ndarray, classes: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Return a row for each picture by column: image, label, chosen classes, and all scores."""
-    several = [f"class {place + 1}" for place in range(top_ML.shape[1])]
-    answers = several if len(several) > 1 else ["class"]
-    scored, rows = [f"{result.kind} {name}" for name in classes], []
-    for place, top_L in enumerate(top_ML):
-        row: dict[str, Any] = {"image": result.names[place]}
-        if any(result.labels):
-            row["label"] = result.labels[place]
-        row |= dict(zip(answers, (classes[c] for c in top_L), strict=True))
-        rows.append(row | dict(zip(scored, map(float, result.scores[place]), strict=True)))
-    return rows
-
-
-def tabulate(result: Predictions, rows: Sequence[dict[str, Any]], classes: Sequence[str]) -> Table:
-    """Return a table of the shown pictures, each with the highest scores in order."""
-    shown, scored = rows[:: result.stride], [f"{result.kind} {name}" for name in classes]
-    header = [name for name in rows[0] if name not in scored]
-    fields = []
-    for row in shown:
-        highest = sorted(zip((row[key] for key in scored), classes, strict=True), reverse=True)
-        listed = ", ".join(f"{name} {score:.3f}" for score, name in highest[:MOST_LISTED])
-        fields.append([*(row[name] or "" for name in header), listed])
-    title = f"{len(shown)} of {count_of(len(rows), 'picture')}"
-    return grid.grid_terminal(title, [*header, f"{result.kind}s, largest first"], fields)
-
-
-def describe_result(
-    cell: TrainedCell,
-    result: Predictions,
-    converter: PictureConverter,
-    top_ML: np.ndarray,
-    classes: Sequence[str],
-) -> list[str]:
-    """Return lines on the conversion of the pictures, on their brightness, and on the error."""
-    changes = ", ".join(f"{count} {change}" for change, count in converter.counts.items())
-    total = count_of(len(result.names), "picture")
-    lines = [f"{total}: {changes or 'nothing was converted'}."]
-    index = {name: place for place, name in enumerate(classes)}
-    known = [
-        (index[label], tops)
-        for label, tops in zip(result.labels, top_ML, strict=True)
-        if label in index
-    ]
-    if known and top_ML.shape[1] == 1:
-        wrong = sum(label != tops[0] for label, tops in known)
-        lines.append(f"error: {wrong} of {len(known)} ({100 * wrong / len(known):.2f} %).")
-    if strange := sorted({label for label in result.labels if label and label not in index}):
-        some = ", ".join(strange[:MOST_BARS])
-        lines.append(f"no error for {some}: the classes are {', '.join(classes)[:200]}.")
-    assert cell.train is not None
-    trained = cell.train.evaluation_batch(slice(0, min(SAMPLE, len(cell.train)))).images_BCHW
-    mean, own = float(trained.mean()), float(result.sums[0] / result.sums[1])
-    if trained.min() >= 0 and abs(own - mean) > max(FAR, abs(1 - own - mean)):
-        side = "brighter" if own > mean else "darker"
-        cure = (
-            "leave --invert out" if converter.is_inverted else "--invert exchanges bright and dark"
+    train = reader.cell.train
+    assert train is not None
+    seen = train.evaluation_batch(slice(0, min(SAMPLE, len(train)))).images_BCHW
+    usual, mean = float(seen.mean()), float(inputs_KCHW.mean())
+    if seen.min() >= 0 and abs(mean - usual) > max(FAR, abs(1 - mean - usual)):
+        cure = "leave out --invert" if reader.is_inverted else "type --invert"
+        yield (
+            f"the pictures are {'brighter' if mean > usual else 'darker'} than the training images "
+            f"(mean {mean:.2f} against {usual:.2f}, where 0 is black and 1 is white); to exchange "
+            f"bright and dark, {cure}."
         )
-        lines.append(
-            f"The pictures are {side} than the training images (mean {own:.2f} against {mean:.2f} "
-            f"on a scale from 0, black, to 1, white); {cure}."
-        )
-    return lines
-
-
-def draw_predictions(
-    cell: TrainedCell, result: Predictions, top_ML: np.ndarray, classes: Sequence[str]
-) -> bytes:
-    """Draw the shown pictures as the network sees them, reconstructions, and charts, as a PNG."""
-    columns = [charts.to_rgb(charts.scale_images(torch.stack(result.inputs).numpy()))]
-    top_KL = top_ML[:: result.stride]
-    if result.poses and getattr(cell.network, "decoder", None) is not None:
-        columns.append(reconstruct(cell, torch.stack(result.poses), top_KL))
-    across = 1 if len(top_KL) <= 3 else 2
-    down, wide = -(-len(top_KL) // across), len(columns) + 1
-    figure = Figure(figsize=(CARD[0] * across, CARD[1] * down + 0.9), layout="constrained")
-    ratios = [*[1.0] * len(columns), 2.2] * across
-    axes: Any = figure.subplots(down, wide * across, squeeze=False, width_ratios=ratios)
-    for each in axes.flat:
-        each.set_axis_off()
-    for k, top_L in enumerate(top_KL):
-        row = axes[k // across, k % across * wide :][:wide]
-        for column, picture_KHW3 in zip(row, columns, strict=False):
-            column.imshow(picture_KHW3[k], interpolation="nearest")
-            column.set_axis_on()
-            column.set(xticks=(), yticks=())
-            column.spines[:].set_color("0.75")
-        place = k * result.stride
-        label = result.labels[place]
-        _draw_chart(row[-1], result.scores[place], top_L, classes)
-        title = f"{result.names[place][-30:]}{'' if label is None else f', label {label}'}"
-        is_wrong = label in classes and label not in [classes[c] for c in top_L]
-        row[-1].set_title(
-            title, fontsize=7, loc="left", parse_math=False, color=WRONG if is_wrong else "black"
-        )
-    chosen = "the largest" if top_KL.shape[1] == 1 else f"the {top_KL.shape[1]} largest"
-    caption = (
-        f"{len(top_KL)} of {count_of(len(result.names), 'picture')}. Left: the picture as the "
-        f"network sees it. {describe_reconstruction(columns, top_KL)}Right: the {result.kind} of "
-        f"each class; the network chooses {chosen}. Orange titles: the class is not the label."
-    )
-    return finish_figure(figure, f"cell {cell.name}: predictions", caption)
-
-
-def describe_reconstruction(columns: Sequence[np.ndarray], top_KL: np.ndarray) -> str:
-    """Return the sentence of the caption on the reconstructions, or why there are none."""
-    if len(columns) == 1:
-        return "The network has no decoder, so there is no reconstruction. "
-    if top_KL.shape[1] == 1:
-        return "Middle: what the decoder draws from the capsule of the chosen class. "
-    return (
-        "Middle: what the decoder draws from the first chosen class (red) and the second (green). "
-    )
-
-
-def reconstruct(cell: TrainedCell, pose_KJD: Tensor, top_KL: np.ndarray) -> np.ndarray:
-    """Decode the chosen classes of each picture, one by one; return RGB images [K, H, W, 3]."""
-    drawn = [
-        decoded.draw_from_class(decoded.find_decoder(cell), pose_KJD, top_K).cpu().numpy()
-        for top_K in top_KL.T
-    ]
-    return (
-        charts.to_rgb(drawn[0]) if len(drawn) == 1 else decoded.overlay_digits(np.stack(drawn, 1))
-    )
-
-
-def _draw_chart(axes: Any, scores_N: np.ndarray, top_L: np.ndarray, classes: Sequence[str]) -> None:
-    """Draw a bar for each class; of many classes, only those with the highest scores."""
-    shown = np.sort(predict_classes(scores_N[None], MOST_BARS)[0])
-    colours = [charts.COLOURS[0] if c in top_L else "0.75" for c in shown]
-    axes.set_axis_on()
-    axes.barh(range(len(shown)), scores_N[shown], color=colours)
-    axes.set_yticks(range(len(shown)), [classes[c] for c in shown], fontsize=5.5)
-    axes.invert_yaxis()
-    if scores_N.min() >= 0:
-        axes.set_xlim(0, 1)
-    axes.tick_params(axis="x", labelsize=6)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -59,7 +59,6 @@ FIGURES: dict[str, Figure] = {
     "vote-distances": Figure("vote_distances", "draw distances of votes from classes", IMAGES),
     "routing-change": Figure("iterations", "draw how much each routing iteration changes", TRACED),
     "couplings": Figure("iterations", "draw couplings: entropy, map, histogram", COUPLED),
-    "training-loss": Figure("training_loss", "draw the training loss by number of iterations"),
 }
 parse_figures = make_list_type(f"some of {', '.join(FIGURES)}", str, FIGURES.__contains__)
 ONLY = option("--only", "figures, such as couplings,segmentation (all)", type=parse_figures)

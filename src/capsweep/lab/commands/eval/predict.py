@@ -22,10 +22,12 @@ def run(parsed: argparse.Namespace) -> int:
         The exit status: 1 if a picture could not be read, else 0.
     """
     from capsweep.config.places import locate_folder
-    from capsweep.lab.evaluation import pictures, predictions
+    from capsweep.lab.evaluation import predictions
     from capsweep.lab.evaluation.sweep_cells import open_cell
 
-    named = pictures.list_pictures(parsed.file)  # before the data set is read, which takes longer
+    pictures = predictions.list_pictures(
+        parsed.file
+    )  # before the data set is read, which takes longer
     loader, signature = open_cell(parsed)
     folder = locate_folder(parsed.storage) / "predictions" / signature
-    return predictions.publish_predictions(loader.load(signature), named, parsed, folder)
+    return predictions.publish_predictions(loader.load(signature), pictures, parsed, folder)

@@ -17,7 +17,6 @@ from matplotlib.ticker import MaxNLocator
 
 from capsweep.report import charts
 
-MAX_MARKERS = 12  # a curve with more points has no markers
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # levels of quantiles
 BAND = "5% to 95%"  # the band of `make_curve`, for captions
 
@@ -47,11 +46,10 @@ class Drawing:
 
 @dataclass(frozen=True)
 class BandedCurve:
-    """A curve with a band around it.
+    """A curve by routing iteration, with a band around it.
 
     Attributes:
         label: Name in the legend.
-        x: Horizontal coordinates.
         middle: Values of the curve.
         low: Lower edge of the band.
         high: Upper edge of the band.
@@ -59,7 +57,6 @@ class BandedCurve:
     """
 
     label: str
-    x: np.ndarray
     middle: np.ndarray
     low: np.ndarray
     high: np.ndarray
@@ -74,13 +71,11 @@ class Panel:
         quantity: Label of the vertical axis.
         curves: Curves with bands. A log scale cannot show a band at zero or below.
         scale: Scale of the vertical axis.
-        along: Label of the horizontal axis.
     """
 
     quantity: str
     curves: Sequence[BandedCurve]
     scale: Literal["linear", "log"] = "linear"
-    along: str = "routing iteration"
 
 
 def summarise(name: str, values_XT: np.ndarray) -> dict[str, np.ndarray]:
@@ -112,8 +107,7 @@ def make_curve(
         control: A constant to compare the curve with, or None.
     """
     mean_T, quantiles = arrays[f"{name}.mean"], arrays[f"{name}.quantiles"]
-    x = np.arange(1, len(mean_T) + 1)
-    return BandedCurve(label, x, mean_T, quantiles[0], quantiles[-1], control)
+    return BandedCurve(label, mean_T, quantiles[0], quantiles[-1], control)
 
 
 def draw_panels(panels: Sequence[Panel], title: str, caption: str) -> bytes:
@@ -127,7 +121,7 @@ def draw_panels(panels: Sequence[Panel], title: str, caption: str) -> bytes:
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     for number, curve in enumerate(panel.curves):
         _draw_curve(axes, number, curve)
-    axes.set_xlabel(panel.along, fontsize=8)
+    axes.set_xlabel("routing iteration", fontsize=8)
     scale = " (log scale)" if panel.scale == "log" else ""
     axes.set_ylabel(f"{panel.quantity}{scale}", fontsize=8)
     axes.set_yscale(panel.scale)
@@ -139,14 +133,13 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_curve(axes: Axes, number: int, curve: BandedCurve) -> None:
-    style, x = charts.choose_style(number), curve.x
-    colour, marker = style.colour, style.marker if len(x) <= MAX_MARKERS else None
+    style, x = charts.choose_style(number), np.arange(1, len(curve.middle) + 1)
+    colour = style.colour
     # If the curve has a single point, only the edge of the band is visible.
     band, edge = (colour, 0.18), (colour, 0.5)
     axes.fill_between(x, curve.low, curve.high, facecolor=band, edgecolor=edge, linewidth=1)
-    axes.plot(
-        x, curve.middle, style.line, color=colour, marker=marker, markersize=4, label=curve.label
-    )
+    look: dict[str, Any] = {"color": colour, "marker": style.marker, "markersize": 4}
+    axes.plot(x, curve.middle, style.line, label=curve.label, **look)
     if curve.control is not None:
         axes.axhline(curve.control, color=colour, linestyle=(0, (1, 2)))
 

@@ -56,6 +56,7 @@ REFUSED = {
     "model=matrix_capsnet loss.classification.first=0.95": r"^loss\.classification\.first .*\.last",
     # data
     "dataset.validation=1437": r"dataset\.validation must be below the 1437 training exam",
+    "dataset=cifar10 dataset.class_names=[ant]": "dataset.class_names has 1 names for 10 classes",
     "dataset=cifar10 dataset.image_shape=[3,28,28]": r"contradicts dataset\.batches\.crop=24",
     "dataset=affnist_like dataset.footnote=0": r"footnote takes its value from dataset\.source; ",
     "experiment=overlap dataset=cifar10": r"^conf/: In 'experiment/overlap': no chosen file has",

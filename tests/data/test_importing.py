@@ -60,7 +60,7 @@ def test_a_folder_of_classes_is_split_by_a_share_of_each_class(tmp_path: Path) -
     splits, data = run_import(folder, test=0.2, validation=0.25)
     assert data.class_names == ["ant", "bee", "cow"]
     dog, notes, broken = data.left_out
-    assert dog == f"{folder}/dog: it has no pictures"
+    assert dog == f"folders without pictures: {folder}/dog"
     assert "1 .txt" in notes
     assert "2 unreadable pictures" in broken
     assert "ant/broken.png" in broken
@@ -132,17 +132,11 @@ def test_pictures_are_turned_as_their_exif_data_say_and_huge_ones_are_refused(
         decode_picture(tmp_path / "huge.png")
 
 
-def test_csv_files_are_read_with_and_without_names_in_grey_and_in_colour(tmp_path: Path) -> None:
-    square = COLOURS[:, :, :8]
-    for images, names in (
-        (GREY, name_columns(GREY[0])),
-        (square, name_columns(square[0])),
-        (GREY, []),
-    ):
-        source = save_csv(tmp_path / "train.csv", images, *names)
+def test_csv_files_are_read_with_and_without_names(tmp_path: Path) -> None:
+    for names in ([], name_columns(GREY[0])):
+        source = save_csv(tmp_path / "train.csv", GREY, *names)
         splits, data = run_import(source, test=source)
-        shape = images.reshape(30, 8, 8, -1).transpose(0, 3, 1, 2)
-        np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), shape)
+        np.testing.assert_array_equal(splits.train.images_NCHW.numpy()[:, 0], GREY)
         assert splits.test.labels_N.tolist() == LABELS.tolist()
         assert data.class_names == ["0", "1", "2"]
     assert run_import(source, test=0.2, size=(4, 6))[0].test.images_NCHW.shape == (6, 1, 4, 6)

@@ -91,6 +91,7 @@ def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(laptop: Laptop) ->
     output = laptop.run(*submit)
     assert f"report: {laptop.storage}/reports/mine/index.html" in output
     assert "other code" not in output
+    assert "could not be renewed" not in output
     output = laptop.run("attach", "mine", *laptop.address)
     assert "cells are finished" in output or "every cell is finished" in output
     assert "capsnet" in output

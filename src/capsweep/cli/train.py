@@ -9,7 +9,7 @@ from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.config.overrides import expand_word, list_groups, list_options
 from capsweep.errors import UserError
-from capsweep.runtime.terminal import count_of
+from capsweep.runtime.terminal import count_of, format_command
 from capsweep.storage.stores import join
 
 
@@ -72,8 +72,9 @@ def _run_cell(cell: Cell) -> int:
     job = Job(cell.with_mode(mode), make_labels(cell), shorter=start.signature)
     outcome = run_job(job, RunHooks(on_epoch=_print_row))
     if outcome.elsewhere is not None:
-        cure = f"wait for it, or if its machine is gone: capsweep ledger release {cell.signature}"
-        raise UserError(f"{outcome.elsewhere}; {cure}")
+        place = f"LEDGER={ledger.store.root}"
+        cure = format_command("ledger", "release", cell.signature, place)
+        raise UserError(f"{outcome.elsewhere}; wait for it, or if its machine is gone: {cure}")
     if outcome.result is None:
         print(f"error: {outcome.cause or outcome.paused}", file=sys.stderr)
         if outcome.cause is not None:
@@ -81,8 +82,6 @@ def _run_cell(cell: Cell) -> int:
             print(f"  why: {why}", file=sys.stderr)
         return 1
     print("  ".join(f"{key} {value:.4g}" for key, value in outcome.result["metrics"].items()))
-    if (fingerprint := outcome.result.get("test_sha256")) is not None:
-        print(f"test set: {cell.config['dataset']['examples']['test']} examples, {fingerprint}")
     print(f"results: {join(node_places.ledger, folder_of(cell.signature))}")
     return 0
 

@@ -54,7 +54,7 @@ class NpzReader(OfficialReader):
             last). None infers the order from the shape.
     """
 
-    publisher = "your own source"
+    publisher = "the clone in which `make new` wrote it (conf/dataset)"
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ def check_splits(
             for split, name in NAMES.items()
             if split in splits
         }
-        _check_classes(decoded, num_classes)
+        check_classes(decoded, num_classes)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     return decoded
@@ -243,7 +243,16 @@ def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
         )
 
 
-def _check_classes(splits: Decoded, num_classes: int) -> None:
+def check_classes(splits: Decoded, num_classes: int) -> None:
+    """Check that labels are whole numbers below `num_classes`, and are all among training labels.
+
+    Args:
+        splits: The examples by split.
+        num_classes: The number of classes.
+
+    Raises:
+        DataError: If there are other classes, or if a class has no training example.
+    """
     classes = max(int(examples.labels_N.max()) for examples in splits.values()) + 1
     if classes < 2:
         raise DataError("every label is 0; a data set needs two or more classes")

@@ -17,10 +17,10 @@ import numpy as np
 from torch.nn import functional as F
 
 from capsweep.config.validation import check_resolved
-from capsweep.data.arrays import NAMES, Labelled, check_splits, read_arrays
+from capsweep.data.arrays import NAMES, Labelled, check_classes, check_splits, read_arrays
 from capsweep.data.digits import decode_idx
-from capsweep.data.images import VALIDATION_SEED, Decoded, LabelledImages, draw_stratified
-from capsweep.data.pictures import Found, Size, find_splits, read_pictures
+from capsweep.data.images import VALIDATION_SEED, Decoded, LabelledImages, hold_out
+from capsweep.data.pictures import Size, find_splits, read_pictures
 from capsweep.errors import DataError, UserError
 from capsweep.storage.files import (
     hash_file,
@@ -77,25 +77,29 @@ def import_data(
         UserError: The data cannot be imported; the message says why, and what to type.
         OSError: A file cannot be read or written.
     """
+    left_out: list[str] = []
     try:
-        found = _read_splits(source, parts, size, axes)
-        numbered, class_names = _number_classes(found.splits)
+        read = _read_splits(source, parts, size, left_out)
+        numbered, class_names = _number_classes(read)
     except Exception as error:  # numpy, gzip and zipfile raise any error for a damaged file
         if isinstance(error, UserError) or (isinstance(error, OSError) and error.filename):
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{source}: it cannot be imported: {reason}") from error
-    for split, part in parts.items():
-        if isinstance(part, float):
-            numbered["train"], numbered[split] = _draw_part(*numbered["train"], part)
-    splits = check_splits(source, numbered, len(class_names), found.axes or axes)
+    splits = dict(check_splits(source, numbered, len(class_names), axes))
+    for split, share in parts.items():
+        if isinstance(share, float):
+            count = max(1, round(share * len(splits["train"])))
+            splits["train"], splits[split] = hold_out(splits["train"], count, VALIDATION_SEED)
+    check_classes(splits, len(class_names))
     if size is not None:
         splits = {split: _stretch(examples, size) for split, examples in splits.items()}
-    arrays = {f"{NAMES[split]}_images": each.images_NCHW.numpy() for split, each in splits.items()}
-    arrays |= {f"{NAMES[split]}_labels": each.labels_N.numpy() for split, each in splits.items()}
+    arrays = {f"{NAMES[name]}_images": each.images_NCHW.numpy() for name, each in splits.items()}
+    arrays |= {f"{NAMES[name]}_labels": each.labels_N.numpy() for name, each in splits.items()}
+    splits = {split: splits[split] for split in NAMES if split in splits}
     with lock_file(target):
         write_atomically(target, lambda file: np.savez(file, allow_pickle=False, **arrays))
-    return Imported(hash_file(target), splits, class_names, found.left_out)
+    return Imported(hash_file(target), splits, class_names, left_out)
 
 
 def _stretch(examples: LabelledImages, size: Size) -> LabelledImages:
@@ -104,27 +108,25 @@ def _stretch(examples: LabelledImages, size: Size) -> LabelledImages:
 
 
 def _read_splits(
-    source: Path, parts: Mapping[str, Part], size: Size | None, axes: str | None
-) -> Found:
+    source: Path, parts: Mapping[str, Part], size: Size | None, left_out: list[str]
+) -> dict[str, Labelled]:
     """Read the images and labels of all splits, except those that are drawn later.
 
     Raises:
         DataError: A split is missing or is there twice, or its content is not valid.
         Exception: A file is damaged; numpy, gzip and zipfile raise many types of errors.
     """
-    paths = {split: part for split, part in parts.items() if isinstance(part, Path)}
-    if source.is_dir() and not _list_idx(source):
-        left_out: list[str] = []
-        folders = find_splits(source, left_out)
-        _check_parts(source, folders, parts)  # before pictures are decoded
-        for split, path in paths.items():
-            folders[split] = _take_only(path, find_splits(path, left_out))
-        return read_pictures(folders, size, left_out)
-    found = _read_file(source, axes)
-    _check_parts(source, found.splits, parts)
-    for split, path in paths.items():
-        found.splits[split] = _take_only(path, _read_file(path, axes).splits)
-    return found
+    are_pictures = source.is_dir() and not _list_idx(source)
+    find = find_splits if are_pictures else _read_file
+    found: dict[str, Any] = find(source, left_out)  # folders of pictures, or images and labels
+    _check_parts(source, found, parts)
+    for split, path in parts.items():
+        if isinstance(path, Path):
+            other = find(path, left_out)
+            if [*other] != ["train"]:
+                raise DataError(f"{path} has {', '.join(other)}; name images without splits")
+            found[split] = other["train"]
+    return read_pictures(found, size, left_out) if are_pictures else found
 
 
 def _check_parts(source: Path, splits: Collection[str], parts: Mapping[str, Part]) -> None:
@@ -141,38 +143,20 @@ def _check_parts(source: Path, splits: Collection[str], parts: Mapping[str, Part
         )
 
 
-def _take_only(path: Path, splits: Mapping[str, Any]) -> Any:
-    """Return the only split of a file or folder; raise DataError if it has several."""
-    if [*splits] != ["train"]:
-        raise DataError(f"{path} has {', '.join(splits)}; name a file or folder without splits")
-    return splits["train"]
-
-
-def _read_file(path: Path, axes: str | None) -> Found:
+def _read_file(path: Path, left_out: list[str]) -> dict[str, Labelled]:
+    """Read the images and labels of a file, or of IDX files, by split."""
     if _list_idx(path) if path.is_dir() else IDX.fullmatch(path.name):
         return _read_idx_files(path)
     if path.suffix == ".csv":
-        return _read_csv(path, axes)
+        return {"train": _read_csv(path)}
     if path.suffix == ".npz":
         with open_plain_file(path) as file:
             splits, unused = read_arrays(path, file)
-        return Found(splits, [f"arrays of {path}: {', '.join(unused)}"] if unused else [])
+        left_out += [f"arrays of {path}: {', '.join(unused)}"] if unused else []
+        return splits
     path.stat()  # raises OSError if there is no file
     is_packed = path.suffix in (".zip", ".gz", ".tar", ".tgz", ".rar", ".7z")
     raise DataError(f"{path}: {'unpack it, and name its folder' if is_packed else TAKEN}")
-
-
-def _draw_part(images: np.ndarray, labels: np.ndarray, share: float) -> tuple[Labelled, Labelled]:
-    """Draw a share of the images, stratified by class, with a fixed seed.
-
-    Returns:
-        The remaining images, and the drawn images, both in their order.
-    """
-    count = max(1, round(share * len(labels)))
-    is_drawn = np.zeros(len(labels), bool)
-    is_drawn[draw_stratified(labels, count, VALIDATION_SEED)] = True
-    rest, drawn = ((images[chosen], labels[chosen]) for chosen in (~is_drawn, is_drawn))
-    return rest, drawn
 
 
 def _number_classes(splits: dict[str, Labelled]) -> tuple[dict[str, Labelled], list[str]]:
@@ -205,11 +189,11 @@ def _number_classes(splits: dict[str, Labelled]) -> tuple[dict[str, Labelled], l
     return numbered, class_names
 
 
-def _read_csv(path: Path, axes: str | None) -> Found:
+def _read_csv(path: Path) -> Labelled:
     """Read a CSV file that has an image in each line: its label, and the values of its pixels.
 
     The column of the labels is found by its name. If the file has no line of names, the first
-    column has the labels. Three values for each pixel are colours.
+    column has the labels.
     """
     with open_plain_file(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as file:
         names = [name.strip().lower() for name in next(csv.reader(file), [])]
@@ -222,10 +206,8 @@ def _read_csv(path: Path, axes: str | None) -> Found:
                 "from a file with labels"
             )
         pixels = [place for place in range(len(names)) if place not in columns]
-        side, channels = math.isqrt(len(pixels)), 1
+        side = math.isqrt(len(pixels))
         if side**2 != len(pixels):
-            side, channels = math.isqrt(len(pixels) // 3), 3
-        if channels * side**2 != len(pixels):
             raise DataError(
                 f"{path}: {len(pixels):,} columns of pixels are no square image; put the images as "
                 "pictures into a folder for each class"
@@ -235,12 +217,8 @@ def _read_csv(path: Path, axes: str | None) -> Found:
         images = np.loadtxt(file, np.uint8, usecols=pixels, ndmin=2, **options)
         file.seek(0)
         labels = np.loadtxt(file, str, usecols=columns, ndmin=1, **options)
-    axes = axes or "hwc"
-    images = images.reshape(
-        -1, *((side, side, channels) if axes == "hwc" else (channels, side, side))
-    )
     are_numbers = all(label.isdecimal() for label in labels)
-    return Found({"train": (images, labels.astype(int) if are_numbers else labels)}, axes=axes)
+    return images.reshape(-1, side, side), labels.astype(int) if are_numbers else labels
 
 
 def _list_idx(folder: Path) -> dict[str, dict[str, Path]]:
@@ -253,7 +231,7 @@ def _list_idx(folder: Path) -> dict[str, dict[str, Path]]:
     return files
 
 
-def _read_idx_files(path: Path) -> Found:
+def _read_idx_files(path: Path) -> dict[str, Labelled]:
     """Read the IDX files of a folder, or those of the data set to which one file belongs.
 
     Raises:
@@ -274,4 +252,4 @@ def _read_idx_files(path: Path) -> Found:
         if None in pair:
             raise DataError(f"{path}: there are {split} images or labels, but not both")
         splits[split] = tuple(decode_idx(file, read_plain_file(file)) for file in pair if file)
-    return Found(splits)
+    return splits

@@ -7,14 +7,10 @@ Every picture is converted by the same rule. It is turned as its EXIF data say. 
 are divided by 257. Transparent pixels become white. Palettes and other colours become RGB.
 """
 
-import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +26,7 @@ from capsweep.storage.files import open_plain_file
 # The formats that are decoded. Pillow runs another program for EPS, so this format is not here.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+HIDDEN = (".", "__MACOSX")  # begin the names of files and folders that are ignored
 MOST_PIXELS = 100_000_000  # a larger picture is not decoded, because it could fill the memory
 # The split of a folder, by its name in small letters.
 SPLITS = {
@@ -42,22 +39,6 @@ WIDE = 257  # an intensity of 16 bits divided by an intensity of 8 bits
 USUAL_SIDE = 32  # side in pixels that is proposed for larger pictures
 
 Size = tuple[int, int]  # height and width in pixels
-
-
-@dataclass
-class Found:
-    """Images and labels that were read from a file or folder.
-
-    Attributes:
-        splits: Images and labels by split: "train", "validation" and "test". Data without splits
-            are "train".
-        left_out: What was not read, a line each.
-        axes: Order of the axes of images with channels: "chw" or "hwc"; None if it is not known.
-    """
-
-    splits: dict[str, Labelled]
-    left_out: list[str] = field(default_factory=list)
-    axes: str | None = None
 
 
 def decode_picture(path: Path, size: Size | None = None) -> np.ndarray:
@@ -98,20 +79,20 @@ def make_rgb(picture: Image.Image) -> Image.Image:
         DataError: The picture has pixels of 32 bits.
     """
     picture = ImageOps.exif_transpose(picture)
-    if picture.mode.startswith("I"):
-        values = np.asarray(picture).astype(np.int64)
-        if values.min() < 0 or values.max() >= 2**16:
+    if picture.mode.startswith(("I", "F")):
+        values = np.asarray(picture)
+        if picture.mode == "F" or values.min() < 0 or values.max() >= 2**16:
             raise DataError("its pixels have 32 bits; save it with 8 or 16 bits")
         picture = Image.fromarray((values // WIDE).astype(np.uint8))
-    if picture.mode == "F":
-        raise DataError("its pixels are fractions; save it with 8 or 16 bits")
     if picture.has_transparency_data:
         white = Image.new("RGBA", picture.size, "white")
         picture = Image.alpha_composite(white, picture.convert("RGBA"))
     return picture.convert("RGB")
 
 
-def read_pictures(folders: Mapping[str, Path], size: Size | None, left_out: list[str]) -> Found:
+def read_pictures(
+    folders: Mapping[str, Path], size: Size | None, left_out: list[str]
+) -> dict[str, Labelled]:
     """Read all pictures of some folders; the label of a picture is the name of its class.
 
     Images have one channel if every pixel of every picture is grey, else three (RGB).
@@ -120,7 +101,10 @@ def read_pictures(folders: Mapping[str, Path], size: Size | None, left_out: list
         folders: The folder of each split, which has a folder for each class.
         size: The height and width to which pictures are stretched; None: all pictures must have the
             same size.
-        left_out: What was not read before, a line each.
+        left_out: A line is added for each kind of files that are not read.
+
+    Returns:
+        Images [N, C, H, W] and names of classes [N], by split.
 
     Raises:
         DataError: There are no pictures, or they have several sizes.
@@ -156,23 +140,10 @@ def read_pictures(folders: Mapping[str, Path], size: Size | None, left_out: list
     if not kept:
         names = ", ".join(map(str, folders.values()))
         raise DataError(f"{names}: there are no pictures to read; {'; '.join(left_out)}")
-    images_NCHW = images_NCHW[:, :1] if are_grey else images_NCHW
-    return Found(_separate_splits(images_NCHW, kept), left_out, "chw")
-
-
-def _separate_splits(images: np.ndarray, kept: list[tuple[str, str]]) -> dict[str, Labelled]:
-    """Return views of the images of each split, with their labels.
-
-    Args:
-        images: All images, sorted by split.
-        kept: The split and the label of the first images.
-    """
-    splits, first = {}, 0
-    for split, group in groupby(kept, key=itemgetter(0)):
-        labels = [label for _, label in group]
-        splits[split] = images[first : first + len(labels)], np.array(labels)
-        first += len(labels)
-    return splits
+    images_NCHW = images_NCHW[: len(kept), : 1 if are_grey else 3]
+    split_N, label_N = np.array(kept).T
+    chosen = {split: split_N == split for split in dict.fromkeys(split_N.tolist())}
+    return {split: (images_NCHW[is_in_N], label_N[is_in_N]) for split, is_in_N in chosen.items()}
 
 
 def find_splits(folder: Path, left_out: list[str]) -> dict[str, Path]:
@@ -203,41 +174,33 @@ def find_splits(folder: Path, left_out: list[str]) -> dict[str, Path]:
 
 def _list_folders(folder: Path) -> list[Path]:
     """List the folders in a folder, sorted by name; hidden ones and `__MACOSX` are left out."""
-    inner = (path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX")))
+    inner = (path for path in folder.iterdir() if not path.name.startswith(HIDDEN))
     return sorted(path for path in inner if path.is_dir())
 
 
 def _list_pictures(folder: Path, left_out: list[str]) -> list[tuple[Path, str]]:
     """List the pictures in a folder of classes with their classes, and add the rest to `left_out`.
 
-    Links to files are followed, and links to folders inside a class are not.
+    Links to files are followed, and links to folders are not. Hidden files are ignored.
     """
     listed: list[tuple[Path, str]] = []
-    others = Counter(
-        _find_ending(path.name)
-        for path in folder.iterdir()
-        if not (path.is_dir() or path.name.startswith("."))
-    )
-    for each in _list_folders(folder):
-        before = len(listed)
-        for place, inner, files in os.walk(each):
-            inner[:] = sorted(name for name in inner if not name.startswith("."))
-            for name in sorted(name for name in files if not name.startswith(".")):
-                if name.lower().endswith(ENDINGS):
-                    listed.append((Path(place, name), each.name))
-                else:
-                    others[_find_ending(name)] += 1
-        if len(listed) == before:
-            left_out.append(f"{each}: it has no pictures")
+    others: Counter[str] = Counter()
+    for path in sorted(folder.rglob("*")):
+        label, *inner = path.relative_to(folder).parts
+        if path.is_dir() or any(part.startswith(HIDDEN) for part in (label, *inner)):
+            continue
+        if inner and path.suffix.lower() in ENDINGS:
+            listed.append((path, label))
+        else:
+            others[path.suffix.lower() or path.name] += 1
+    classes = {label for _, label in listed}
+    empty = [str(path) for path in _list_folders(folder) if path.name not in classes]
+    if empty:
+        left_out.append(f"folders without pictures: {_join_first(empty)}")
     if others:
         kinds = _join_first([f"{count} {ending}" for ending, count in others.most_common()])
-        files = count_of(others.total(), "file")
-        left_out.append(f"{files} of {folder} that are no pictures of a class: {kinds}")
+        left_out.append(f"files of {folder} that are no pictures of a class: {kinds}")
     return listed
-
-
-def _find_ending(name: str) -> str:
-    return Path(name).suffix.lower() or name
 
 
 def _join_first(texts: list[str]) -> str:

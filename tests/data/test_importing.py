@@ -182,8 +182,8 @@ def test_other_files_are_refused_saying_what_to_type_and_nothing_is_left(tmp_pat
     wrong = save_csv(tmp_path / "wrong.csv", GREY + 0.5, *name_columns(GREY[0]))
     (tmp_path / "a.zip").touch()
     (tmp_path / "cut.npz").write_bytes((tmp_path / "one.npz").read_bytes()[:999])
-    save_pictures(tmp_path / "code/${oc.env:HOME}", GREY)
-    (tmp_path / "code/ant").mkdir()
+    save_pictures(tmp_path / "code/own", GREY)
+    (tmp_path / "code/own/ant").rename(tmp_path / "code/own/${oc.env:HOME}")
     for source, message in {
         flat: "no folders of classes; put the pictures of each class into",
         tmp_path / "many.npz": r"have the shape \(30, 2\) for 30 images, but .* one class for each",
@@ -193,8 +193,9 @@ def test_other_files_are_refused_saying_what_to_type_and_nothing_is_left(tmp_pat
         kaggle: "no column `label` .*Kaggle.* type --test",
         oblong: r"oblong\.csv: 56 columns of pixels are no square image",
         wrong: r"wrong\.csv: it cannot be imported: could not convert string",
+        tmp_path / "code": f"one class only, .*; .* --file {tmp_path}/code/",
         tmp_path / "a.zip": "unpack it, and name its folder",
-        tmp_path / "code": "the name of a class may not contain",
+        tmp_path / "code/own": "the name of a class may not contain",
     }.items():
         with pytest.raises(UserError, match=message):
             run_import(source, test=0.2)

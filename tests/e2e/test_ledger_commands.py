@@ -173,5 +173,5 @@ def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(
     assert "from process 1 on far" in release()
     assert not path.exists()
     assert "0123456789abcdef: no process has claimed" in release(status=2)
-    with lease.hold_lease(tmp_path / "ledger", "0123456789abcdef"):
+    with lease.take_lease(tmp_path / "ledger", "0123456789abcdef"):
         assert "stop that process first" in release(status=2)

@@ -32,7 +32,8 @@ def test_it_ends_with_the_table_the_report_and_status_0(
     assert "6 cells: 0 done, 6 missing" in swept.stdout
     assert "W&B: offline, nobody is logged in" in swept.stdout
     report = storage / "reports" / "small-ROUTING=3" / "table.md"
-    assert f"report: {report.with_name('index.html')}" in swept.stdout
+    assert swept.stdout.count(f"report: {report.with_name('index.html')}") == 2
+    assert 'class="running"' not in report.with_name("index.html").read_text()
     rows = [line for line in report.read_text().splitlines() if line.startswith("| capsnet")]
     assert len(rows) == 2
     assert all("% (2)" in row for row in rows)

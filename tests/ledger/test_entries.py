@@ -23,14 +23,14 @@ def test_evaluations_stand_beside_the_result_that_was_evaluated(ledger: Ledger, 
     cell = finish(ledger, "seed=1")
     signature, folder = cell.signature, folder_of(cell.signature)
     root = ledger.store.root
-    assert ledger.list_evaluations(signature) == []
+    assert ledger.list_files(signature, "evals") == []
     written = ledger.write_evaluation(signature, "b.json", b"{}")
     assert written == join(root, f"{folder}/evals/b.json")
     write_result(ledger, signature, attempt="ab12")
     inner = "" if ledger.disk else "ab12/"
     written = ledger.write_evaluation(signature, "a.json", b"[]")
     assert written == join(root, f"{folder}/{inner}evals/a.json")
-    assert ledger.list_evaluations(signature) == ["a.json", *(["b.json"] if ledger.disk else [])]
+    assert ledger.list_files(signature, "evals") == ["a.json", *(["b.json"] if ledger.disk else [])]
     assert ledger.read(signature, "evals/a.json") == b"[]"
     assert ledger.locate_files(signature) == join(root, f"{folder}/{inner}".rstrip("/"))
     ledger.store.remove(f"{folder_of(signature)}/result.json")

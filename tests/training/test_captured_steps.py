@@ -28,7 +28,6 @@ class Small(nn.Module):
         self.linear = nn.Linear(12, 3)
         self.register_buffer("steps", torch.ones(()), persistent=False)
         self.steps: Tensor
-        self.kept: Any = None
 
     def forward(self, images_BCHW: Tensor) -> NetworkOutput:
         """Logits that depend on the step."""
@@ -42,15 +41,6 @@ class TooLarge(Small):
 
     def __deepcopy__(self, memo: Any) -> "TooLarge":
         raise torch.OutOfMemoryError("of a copy")
-
-
-class KeepsItsOutput(Small):
-    """It keeps what it gave last, which torch does not copy."""
-
-    def forward(self, images_BCHW: Tensor) -> NetworkOutput:
-        """As before."""
-        self.kept = super().forward(images_BCHW)
-        return self.kept
 
 
 def make_graphs(network: nn.Module, capture: Callable[[Run], Run] | None) -> StepGraphs:
@@ -178,7 +168,6 @@ def repeat_the_first(run: Run) -> Run:
         (Small, halve_the_gradient, f"{UNEQUAL}the gradient of linear.weight"),
         (Small, repeat_the_first, f"{UNEQUAL}the loss differs by"),
         (TooLarge, call, "its network cannot be copied for a check: of a copy"),
-        (KeepsItsOutput, call, "its network cannot be copied for a check: Only Tensors"),
         (CountsItself, repeat_python, "each step changes Python numbers: network.calls"),
     ],
 )

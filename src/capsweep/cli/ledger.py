@@ -16,7 +16,7 @@ from capsweep.config import places
 from capsweep.config.cell import flatten
 from capsweep.errors import UserError
 from capsweep.ledger import causes, lease, listing, stored_files, transfer, upkeep
-from capsweep.ledger.ledger import Entry, Ledger, folder_of, load_predictions
+from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
 from capsweep.ledger.listing import find_signature
 from capsweep.runtime.terminal import count_of
 from capsweep.storage.stores import join
@@ -37,11 +37,6 @@ def _select_cells(ledger: Ledger, prefixes: list[str]) -> list[str]:
     return [find_signature(ledger, prefix) for prefix in prefixes] or ledger.list_signatures()
 
 
-def _as_json(signature: str, entry: Entry) -> dict[str, Any]:
-    names = ("status", "cause", "owner", "result")
-    return {"signature": signature} | {name: getattr(entry, name) for name in names}
-
-
 def run_ls(parsed: argparse.Namespace) -> None:
     """Print the chosen cells, one on each line with the newest last; with --json, print JSON."""
     ledger = open_ledger(parsed)
@@ -51,8 +46,7 @@ def run_ls(parsed: argparse.Namespace) -> None:
     listed = listing.list_cells(ledger, sorted(names))
     cells = listing.select_cells(listed, settings) if settings else listed
     if parsed.json:
-        content = [_as_json(cell.signature, cell.entry) | cell.to_plain() for cell in cells]
-        print(json.dumps(content, indent=1))
+        print(json.dumps([cell.to_plain() for cell in cells], indent=1))
         return
     if not cells:
         such = "such " if listed or any(prefixes) else ""
@@ -73,11 +67,12 @@ def run_show(parsed: argparse.Namespace) -> None:
     signature = find_signature(ledger, parsed.signature)
     provenance = stored_files.read_if_sound(partial(ledger.read_provenance, signature)) or {}
     science = stored_files.read_if_sound(partial(ledger.read_science, signature))
-    entry = listing.list_cells(ledger, [signature])[0].entry
+    (cell,) = listing.list_cells(ledger, [signature])
+    entry = cell.entry
     failure = listing.read_failure(ledger, signature) if entry.status == "failed" else ""
     if parsed.json:
         more = {"science": science, "provenance": provenance or None, "failure": failure or None}
-        print(json.dumps(_as_json(signature, entry) | more, indent=1))
+        print(json.dumps(cell.to_plain() | more, indent=1))
         return
     print(f"{signature}: {entry.status}{f' ({entry.cause})' if entry.cause else ''}")
     made = {key: value for key, value in provenance.items() if key != "science"}
@@ -198,7 +193,7 @@ def run_rm(parsed: argparse.Namespace) -> None:
 def run_release(parsed: argparse.Namespace) -> None:
     """Remove the claim of a run whose machine is gone; stop with an error if the run continues."""
     ledger = open_ledger(parsed)
-    claims = ledger.read_claims()  # empty for an object store
+    claims = {} if ledger.disk is None else lease.read_claims(ledger.disk)
     if (signature := parsed.signature) not in claims:  # a claimed cell may have no folder yet
         signature = find_signature(ledger, signature)
     if (claim := claims.get(signature)) is None:

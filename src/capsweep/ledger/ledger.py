@@ -94,7 +94,7 @@ class Ledger:
         """
         names = list(dict.fromkeys(signatures))
         if self.disk is not None:
-            claims = self.read_claims()
+            claims = lease.read_claims(self.disk)
             return {name: self._make_entry(name, claims.get(name)) for name in names}
         listed = {path for path, _ in self.store.list_files("")} if len(names) > FEW else None
         with ThreadPoolExecutor(READERS) as pool:
@@ -133,10 +133,6 @@ class Ledger:
         code = entry.result.get("code", {}).get("numerics")
         is_current = code == code_identity.hash_numerics(config)
         return entry if is_current else Entry("stale", entry.result)
-
-    def read_claims(self) -> dict[str, Claim]:
-        """Read the newest claim on each claimed cell, even if the owner of the claim has ended."""
-        return {} if self.disk is None else lease.read_claims(self.disk)
 
     def list_signatures(self, prefix: str = "") -> list[str]:
         """Return the sorted signatures of all cells that have a folder.
@@ -286,10 +282,6 @@ class Ledger:
                 folder itself.
         """
         return self.store.list_names(f"{self._find_folder(signature)}/{below}".rstrip("/"))
-
-    def list_evaluations(self, signature: str) -> list[str]:
-        """List the names of the files in `evals/` of a cell, sorted."""
-        return self.list_files(signature, EVALUATIONS)
 
     def locate_files(self, signature: str, result: Mapping[str, Any] | None = None) -> str:
         """Return the path or URL of the folder with the files of a cell.

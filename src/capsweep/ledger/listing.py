@@ -71,13 +71,13 @@ class ListedCell:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the main settings, the place and the date of the cell as values for JSON.
+        """Return the state, the main settings, the place and the date of the cell for JSON.
 
         The main settings are those of KEYS, the sweep and the arm.
         """
-        date = None if self.date is None else self.date.isoformat()
         settings = {key: self.value_of(key) for key in (*KEYS, "sweep", "arm")}
-        return settings | {"place": self.place, "date": date}
+        origin = {"place": self.place, "date": self.date and self.date.isoformat()}
+        return {"signature": self.signature, **vars(self.entry), **settings, **origin}
 
     def __str__(self) -> str:
         seed = f"seed {self.value_of('seed')}"

@@ -217,7 +217,7 @@ def read_rows(
 def check_content(name: str, content: bytes, where: str, signature: str, cure: str) -> None:
     """Raise DamageError if a file of a cell is damaged.
 
-    Only config.yaml, provenance.json, metrics.jsonl and steps.jsonl are checked.
+    Only predictions.npz and the text files of a run are checked.
 
     Args:
         name: The name of the file in the cell's folder.
@@ -230,5 +230,7 @@ def check_content(name: str, content: bytes, where: str, signature: str, cure: s
         read_science(content, where, signature, cure)
     elif name == "provenance.json":
         read_provenance(content, where, signature, cure)
+    elif name == PREDICTIONS:
+        read_predictions(content, where)
     elif name in ROWS:
         read_rows(content, where, ROWS[name], cure)

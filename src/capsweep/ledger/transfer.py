@@ -104,7 +104,7 @@ def _list_names(ledger: Ledger, signature: str) -> list[str]:
     if failed:
         return [name for name in names if name in FAILED]
     visible = {name for name in names if not name.startswith(".")} - {EVALUATIONS, FAILURE, RESUME}
-    evaluations = (name for name in ledger.list_evaluations(signature) if name[0] != ".")
+    evaluations = (name for name in ledger.list_files(signature, EVALUATIONS) if name[0] != ".")
     return [*sorted(visible | {RESULT}), *(f"{EVALUATIONS}/{name}" for name in evaluations)]
 
 

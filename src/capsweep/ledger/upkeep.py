@@ -15,8 +15,6 @@ from capsweep.ledger.ledger import EVALUATIONS, Ledger, is_damaged
 from capsweep.ledger.stored_files import (
     CONFIG,
     DIGESTS,
-    POINTS,
-    PREDICTIONS,
     REMOVE,
     RESULT,
     RESUME,
@@ -116,13 +114,10 @@ def find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
     names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, RESUME}
     if result is not None:
         names.add(CONFIG)
-    names |= {f"{EVALUATIONS}/{name}" for name in ledger.list_evaluations(cell)}
+    names |= {f"{EVALUATIONS}/{name}" for name in ledger.list_files(cell, EVALUATIONS)}
     readers: list[Callable[[], object]] = [
         partial(ledger.read_result_or_raise, cell),
-        partial(ledger.read_provenance, cell),
         partial(_check_science, ledger, cell),
-        partial(ledger.read_rows, cell),
-        partial(ledger.read_rows, cell, POINTS),
         *(partial(_check_file, ledger, cell, name) for name in sorted(names - {EVALUATIONS})),
     ]
     faults: dict[str, None] = {}
@@ -146,7 +141,7 @@ def _check_file(ledger: Ledger, cell: str, name: str) -> None:
     content, where = ledger.read(cell, name), f"{ledger.locate_files(cell)}/{name}"
     if content is None and name not in transfer.OPTIONAL:
         raise stored_files.damage_error(where, "it is absent", REMOVE)
-    if content is not None and name == PREDICTIONS:
-        stored_files.read_predictions(content, where)
+    if content is not None:
+        stored_files.check_content(name, content, where, cell, REMOVE)
     if content is not None and name.startswith(f"{EVALUATIONS}/") and name.endswith(".npz"):
         stored_files.read_arrays(content, where, "remove it, and evaluate the cell again")

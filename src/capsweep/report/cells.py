@@ -14,7 +14,7 @@ from typing import Any
 
 from capsweep.errors import UserError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import READERS, Entry, Ledger
+from capsweep.ledger.ledger import EVALUATIONS, READERS, Entry, Ledger
 from capsweep.ledger.listing import describe_circumstances, read_hardware
 from capsweep.ledger.stored_files import DATA
 from capsweep.runtime.terminal import describe_seeds
@@ -96,7 +96,7 @@ def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, TableCell]:
             entries[signature],
             stored_files.read_if_sound(partial(ledger.read_provenance, signature, result)) or {},
             stored_files.read_if_sound(partial(ledger.read_rows, signature)) or (),
-            ledger.list_evaluations(signature),
+            ledger.list_files(signature, EVALUATIONS),
             ledger.locate_files(signature, result),
         )
 

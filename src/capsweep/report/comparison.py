@@ -54,7 +54,7 @@ def describe_comparison(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]]
     """Describe in three lines how the errors of two cells differ on the same test examples.
 
     1. The numbers of examples that only the first, only the second, or both cells get wrong.
-    2. The error of the first cell minus that of the second, with the paired bootstrap interval.
+    2. The error of the first cell minus that of the second, with Bonett and Price's interval.
     3. The p value of McNemar's exact test.
 
     Args:
@@ -68,16 +68,16 @@ def describe_comparison(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]]
     if not np.array_equal(labels, others):
         raise UserError(f"{first} and {second} have different test examples; choose one test set")
     try:
-        wrong = [examples.find_wrong(scores, labels) for scores in (ours, theirs)]
+        wrong, their_wrong = (examples.find_wrong(scores, labels) for scores in (ours, theirs))
     except ValueError as error:
         raise UserError(f"predictions.npz: {error}; run the cell again") from error
-    counts = examples.count_disagreement(*wrong)
-    difference = (counts.first_only - counts.second_only) / counts.total
-    low, high = examples.bootstrap_interval(counts)
+    sides, total = (wrong & ~their_wrong, their_wrong & ~wrong), len(labels)
+    here, there = (int(side.sum()) for side in sides)
+    low, high = examples.paired_interval(here, there, total)
     return (
-        f"{counts.total} test examples: wrong only in {first}: {counts.first_only}, only in "
-        f"{second}: {counts.second_only}, in both: {counts.both}\n"
-        f"difference of error {100 * difference:+.2f} points, 95 % interval "
-        f"[{100 * low:.2f}, {100 * high:.2f}] (paired bootstrap)\n"
-        f"p = {examples.mcnemar_p(counts):.3g} (McNemar, exact)"
+        f"{total} test examples: wrong only in {first}: {here}, only in {second}: {there}, in "
+        f"both: {(wrong & their_wrong).sum()}\n"
+        f"difference of error {100 * (here - there) / total:+.2f} points, 95 % interval "
+        f"[{100 * low:.2f}, {100 * high:.2f}] (Bonett and Price)\n"
+        f"p = {examples.mcnemar_p(here, there):.3g} (McNemar, exact)"
     )

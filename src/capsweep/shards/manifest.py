@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from capsweep.errors import DataError
-from capsweep.storage.checked import parse_json
+from capsweep.storage.checked import describe_fault
 from capsweep.storage.files import hash_bytes, read_plain_file, write_text
 
 FORMAT: Literal[1] = 1  # increase it when older programs cannot read new manifests any more
@@ -156,7 +156,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / INDEX
     try:
-        stored = parse_json(read_plain_file(path), STORED)
+        stored = STORED.validate_json(read_plain_file(path))
         if stored.content.fingerprint != stored.fingerprint:
             raise ValueError("the fingerprint does not match the content")
         _check_shards(stored)
@@ -165,7 +165,8 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path}: no such file; `make shards` writes it when all shards are complete"
         ) from error
     except (OSError, ValueError) as error:
-        cause = f"unreadable, altered, or written by another program ({error})"
+        why = describe_fault(error) if isinstance(error, ValidationError) else error
+        cause = f"unreadable, altered, or written by another program ({why})"
         raise DataError(f"{path}: {cause}; {REPAIR_HINT}") from error
     return stored
 

@@ -1,12 +1,11 @@
 """Statistics over test examples: error rates of one or two networks, and the worst examples."""
 
-from dataclasses import dataclass
+import math
 
 import numpy as np
+from scipy import special  # not scipy.stats, whose import takes half a second
 
 from capsweep.statistics.seeds import CONFIDENCE
-
-RESAMPLES = 10_000  # draws of a bootstrap
 
 
 def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -35,10 +34,9 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
     expected = np.sort(classes, axis=1)
     if (expected[:, 1:] == expected[:, :-1]).any():
         raise ValueError("labels must not name one class twice for an image")
-    highest = predict_classes(scores_MN, classes.shape[1])
-    if highest.shape != expected.shape:
+    if scores_MN.shape[1] < classes.shape[1]:
         raise ValueError(f"{scores_MN.shape[1]} scores cannot name {classes.shape[1]} classes")
-    return (np.sort(highest, axis=1) != expected).any(axis=1)
+    return np.any(find_missed(scores_MN, labels), axis=1)
 
 
 def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
@@ -60,77 +58,38 @@ def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-@dataclass(frozen=True)
-class Disagreement:
-    """Counts of the examples that two networks got right or wrong.
-
-    Attributes:
-        first_only: Examples that only the first network got wrong.
-        second_only: Examples that only the second network got wrong.
-        both: Examples that both networks got wrong.
-        neither: Examples that both networks got right.
-    """
-
-    first_only: int
-    second_only: int
-    both: int
-    neither: int
-
-    @property
-    def total(self) -> int:
-        """The number of all examples."""
-        return self.first_only + self.second_only + self.both + self.neither
-
-
-def count_disagreement(first_wrong: np.ndarray, second_wrong: np.ndarray) -> Disagreement:
-    """Count the examples that only one, both or neither of two networks got wrong.
-
-    Args:
-        first_wrong: Boolean array of the errors of the first network.
-        second_wrong: Boolean array of the errors of the second network, on the same examples.
-    """
-    both = int((first_wrong & second_wrong).sum())
-    first, second = int(first_wrong.sum()), int(second_wrong.sum())
-    return Disagreement(first - both, second - both, both, len(first_wrong) - first - second + both)
-
-
-def mcnemar_p(counts: Disagreement) -> float:
+def mcnemar_p(first_only: int, second_only: int) -> float:
     """Compute the two-sided exact p value of the hypothesis that two networks err equally often.
 
     The test is the binomial test on the examples that only one network got wrong. If there are no
     such examples, the p value is 1. Source: McNemar 1947, exact form.
+
+    Args:
+        first_only: Number of examples that only the first network got wrong.
+        second_only: Number of examples that only the second network got wrong.
     """
     from scipy.stats import binomtest
 
-    differing = counts.first_only + counts.second_only
-    return float(binomtest(counts.first_only, differing).pvalue) if differing else 1.0
+    differing = first_only + second_only
+    return float(binomtest(first_only, differing).pvalue) if differing else 1.0
 
 
-def bootstrap_interval(
-    counts: Disagreement, seed: int = 0, resamples: int = RESAMPLES
-) -> tuple[float, float]:
-    """Compute the paired bootstrap interval of the difference of two error rates.
+def paired_interval(first_only: int, second_only: int, total: int) -> tuple[float, float]:
+    """Compute the interval of the difference of two error rates on the same examples.
 
-    This is the percentile interval at the level CONFIDENCE. Each resample is one multinomial draw
-    of three counts: examples that only the first network got wrong, examples that only the second
-    got wrong, and all others. The cost of a resample does not depend on the number of examples.
-    Source: Efron 1979.
+    The level is CONFIDENCE. Source: Bonett and Price, "Adjusted Wald confidence interval for a
+    difference of binomial proportions based on paired data", 2012.
 
     Args:
-        counts: Errors of both networks on the same examples.
-        seed: Seed of the draws.
-        resamples: Number of draws.
-
-    Returns:
-        Lower and upper bound of the difference: the error rate of the first network minus that of
-        the second.
+        first_only: Number of examples that only the first network got wrong.
+        second_only: Number of examples that only the second network got wrong.
+        total: Number of examples.
     """
-    total = counts.total
-    shares = np.array([counts.first_only, counts.second_only, counts.both + counts.neither]) / total
-    draws = np.random.default_rng(seed).multinomial(total, shares, size=resamples)
-    differences = (draws[:, 0] - draws[:, 1]) / total
-    low, high = np.quantile(differences, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
+    first, second = (first_only + 1) / (total + 2), (second_only + 1) / (total + 2)
+    difference = first - second
+    quantile = float(special.ndtri((1 + CONFIDENCE) / 2))
+    half = quantile * math.sqrt((first + second - difference**2) / (total + 2))
+    return difference - half, difference + half
 
 
 def predict_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
@@ -156,11 +115,12 @@ def count_classes(scores_MN: np.ndarray, labels: np.ndarray) -> dict[str, list[i
         but are not predicted to show it ("missed"), and examples that are predicted to show it
         ("predicted").
     """
-    labels_ML = labels.reshape(len(labels), -1)
-    predicted_ML = predict_classes(scores_MN, labels_ML.shape[1])
-    missed_ML = (labels_ML[:, :, None] != predicted_ML[:, None, :]).all(axis=2)
-    named = {"examples": labels_ML, "missed": labels_ML[missed_ML], "predicted": predicted_ML}
-    size = scores_MN.shape[1]
+    labels_ML, size = labels.reshape(len(labels), -1), scores_MN.shape[1]
+    missed, predicted = (
+        find_missed(scores_MN, labels),
+        predict_classes(scores_MN, labels_ML.shape[1]),
+    )
+    named = {"examples": labels_ML, "missed": labels_ML[missed], "predicted": predicted}
     return {
         name: np.bincount(each.ravel(), minlength=size).tolist() for name, each in named.items()
     }
@@ -179,6 +139,16 @@ def count_confusions(scores_MN: np.ndarray, labels_M: np.ndarray) -> np.ndarray:
     counts_NN = np.zeros((scores_MN.shape[1],) * 2, np.int64)
     np.add.at(counts_NN, (labels_M, predict_classes(scores_MN, 1)[:, 0]), 1)
     return counts_NN
+
+
+def find_missed(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return for each of the L labels of an example whether the network missed it, [M, L].
+
+    A label is missed if its class does not have one of the L highest scores.
+    """
+    labels_ML = labels.reshape(len(labels), -1)
+    predicted_ML = predict_classes(scores_MN, labels_ML.shape[1])
+    return (labels_ML[:, :, None] != predicted_ML[:, None, :]).all(axis=2)
 
 
 def find_worst(
@@ -200,9 +170,7 @@ def find_worst(
     classes_ML = labels.reshape(len(labels), -1)
     shown_MN = np.zeros(scores_MN.shape, bool)
     np.put_along_axis(shown_MN, classes_ML, True, axis=1)
-    predicted_ML = predict_classes(scores_MN, classes_ML.shape[1])
-    wrong_M = ~np.take_along_axis(shown_MN, predicted_ML, axis=1).all(axis=1)
-    wrong_M &= np.isfinite(scores_MN).all(axis=1)
+    wrong_M = find_missed(scores_MN, labels).any(axis=1) & np.isfinite(scores_MN).all(axis=1)
     highest_absent_M = np.where(shown_MN, -np.inf, scores_MN).max(axis=1)
     lowest_shown_M = np.where(shown_MN, scores_MN, np.inf).min(axis=1)
     (wrong_K,) = np.nonzero(wrong_M)

@@ -1,4 +1,4 @@
-"""Read JSON, .npz files and values of the user's cache, and check what was read.
+"""Read .npz files and values of the user's cache, and check what was read.
 
 The user's cache stores small values that take long to compute. A value depends only on its key, so
 a cached value is never out of date. A damaged file of the cache counts as absent. If the folder of
@@ -14,9 +14,9 @@ import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from capsweep.storage.files import hash_bytes, user_cache_folder, write_atomically
 
@@ -27,24 +27,6 @@ if TYPE_CHECKING:
 MOST_EXPANSION = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1033}
 KEPT_SECONDS = 30 * 24 * 3600.0  # age at which values are removed from the cache
 MOST_LETTERS = 200  # maximum length of a key, and of a reason, in a message
-Value = TypeVar("Value")
-
-
-def parse_json(content: bytes, adapter: TypeAdapter[Value]) -> Value:
-    """Parse JSON and check that the value has the expected type.
-
-    Args:
-        content: JSON text in UTF-8.
-        adapter: Pydantic's `TypeAdapter` for the expected type.
-
-    Raises:
-        ValueError: If the text is not JSON, or if the value does not have the expected type. The
-            message is one printable line.
-    """
-    try:
-        return adapter.validate_json(content)
-    except ValidationError as error:
-        raise ValueError(describe_fault(error)) from error
 
 
 def describe_fault(error: ValidationError) -> str:

@@ -106,7 +106,8 @@ class RunOptions:
     limits: Limits = field(default_factory=Limits)  # BUDGET and MAX_HOURS of the whole command
     part: Part | None = None  # which job of an array this is; None outside an array
     retry_failed: bool = False  # whether to run cells that would fail again with the same code
-    renew: Callable[[int], object] = int  # called with the number of ended cells, as cells progress
+    # Called with the number of ended cells after each event of a cell; `int` does nothing.
+    renew: Callable[[int], object] = int
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class SweepProgress:
             in the mapping has length 1.
         ledger: The ledger of the cells. The printed command that explains a failure names it.
         renew: Called after each start, epoch and end of a cell, with the number of ended cells.
+            The default does nothing.
     """
 
     def __init__(

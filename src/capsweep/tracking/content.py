@@ -56,21 +56,15 @@ def make_labels(cell: Cell) -> Labels:
     `seed`, are used as the coordinates.
     """
     model = cell.config["model"]["name"]
-    named = ("model", "seed")  # the name of the run contains these already
-    place = [
-        text
-        for text in cell.overrides
-        if (key := text.partition("=")[0]) not in named and key.partition(".")[0] in SCIENCE
-    ]
+    keys = {text: text.partition("=")[0] for text in cell.overrides}
+    science = {text: key for text, key in keys.items() if key.partition(".")[0] in SCIENCE}
+    place = [text for text, key in science.items() if key not in ("model", "seed")]
     name = format_run_name(cell.config, model, place, cell.signature)
     return Labels(job_type=model, name=name, tags=list_run_tags(cell.config))
 
 
 def format_run_name(
-    config: Mapping[str, Any],
-    arm: str,
-    place: Sequence[str] = (),
-    signature: str = "",
+    config: Mapping[str, Any], arm: str, place: Sequence[str], signature: str
 ) -> str:
     """Return the name of a run: arm, routing iterations, reconstruction, other axes, seed.
 
@@ -288,6 +282,6 @@ def is_synced(storage: Path, content: RunContent, server: str) -> bool:
 
 
 def _hash_pictures(ledger: Ledger, signature: str) -> dict[str, str]:
-    names = [name for name in ledger.list_evaluations(signature) if name.endswith(".png")]
+    names = [name for name in ledger.list_files(signature, EVALUATIONS) if name.endswith(".png")]
     pictures = ((name, ledger.read(signature, f"{EVALUATIONS}/{name}")) for name in names)
     return {name: hash_bytes(png) for name, png in pictures if png}

@@ -17,6 +17,7 @@ from capsweep.config import places
 from capsweep.errors import ConfigError
 
 PROBE_SECONDS = 3.0
+PACKAGES = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX")}  # any one will do
 # Of the variables with the prefix WANDB_, W&B's process gets only these; the prefix is left out
 # here. They concern the server, the login, folders, the connection, the user, and what W&B may
 # send. Other variables of W&B, such as those of agents, notebooks and jobs, would make W&B write
@@ -50,17 +51,15 @@ def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
             installed, or if W&B's settings are wrong.
     """
     logger, storage = config["logger"], places.locate_folder(config["places"]["storage"])
-    if logger["name"] == "tensorboard":
-        if not any(map(importlib.util.find_spec, ("tensorboard", "tensorboardX"))):
-            cure = "type `pip install tensorboard`, or set logger=csv"
-            raise ConfigError(f"logger=tensorboard: tensorboard is not installed; {cure}")
-        folder = f"{storage}/tensorboard"
-        look = f"`pip install tensorboard` and `tensorboard --logdir {folder}` show them"
-        return "none", f"TensorBoard: files go to {folder}; {look}"
-    if logger["name"] != "wandb":
-        return "none", f"W&B: off (logger={logger['name']}); metrics are in the ledger"
-    if importlib.util.find_spec("wandb") is None:
-        raise ConfigError("logger=wandb: wandb is not installed; install it or set logger=csv")
+    name, packages = logger["name"], PACKAGES.get(logger["name"], ())
+    if packages and not any(map(importlib.util.find_spec, packages)):
+        cure = f"type `pip install {name}`, or set logger=csv"
+        raise ConfigError(f"logger={name}: {name} is not installed; {cure}")
+    if name == "tensorboard":
+        look = f"tensorboard --logdir {storage}/tensorboard"
+        return "none", f"TensorBoard: `pip install tensorboard`, then `{look}` shows the runs"
+    if name != "wandb":
+        return "none", f"W&B: off (logger={name}); metrics are in the ledger"
     # W&B is imported only if there are settings of W&B or a .netrc file, because the import takes
     # half a second.
     files = (_find_system_settings(), Path("wandb/settings"))

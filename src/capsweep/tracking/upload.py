@@ -22,14 +22,8 @@ from capsweep.errors import DamageError, UserError
 from capsweep.ledger.ledger import POINT_LOSS, READERS, Ledger
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.metric_format import measure_of
-from capsweep.tracking.content import (
-    RunContent,
-    is_synced,
-    name_axis,
-    name_row,
-    read_columns,
-    read_content,
-)
+from capsweep.tracking import content
+from capsweep.tracking.content import RunContent
 from capsweep.tracking.tracker import TrackingError, WandbProcess
 
 if TYPE_CHECKING:
@@ -84,11 +78,11 @@ def find_unsynced(
     Raises:
         DamageError: If a file of columns is damaged.
     """
-    result, columns = SyncResult(), read_columns(storage)
+    result, columns = SyncResult(), content.read_columns(storage)
 
     def read_cell(signature: str) -> RunContent | None:
         try:
-            return read_content(ledger, signature, columns.get(signature, {}))
+            return content.read_content(ledger, signature, columns.get(signature, {}))
         except DamageError as error:
             result.faults[signature] = str(error)
             return None
@@ -100,7 +94,7 @@ def find_unsynced(
             continue
         if cell.status == "running" and cell.mode == "online":
             result.live.append(cell.signature)
-        elif is_synced(storage, cell, server):
+        elif content.is_synced(storage, cell, server):
             result.synced.append(cell.signature)
         else:
             result.waiting.append(cell)
@@ -226,7 +220,7 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=MOST_RUNS),
         runset_settings=ws.RunsetSettings(
             filters=expr.And(ws.Metric("ID").isin(list(view.cells))),
-            groupby=[ws.Config(f"{name_row(view.sweep)}.value")],
+            groupby=[ws.Config(f"{content.name_row(view.sweep)}.value")],
             order=[ws.Ordering(ws.Summary(view.metric), is_ascending)],
             pinned_columns=["run:displayName", f"summary:{view.metric}", *settings],
         ),
@@ -239,7 +233,9 @@ def _make_sections(view: SweepView) -> "list[Section]":
     import wandb_workspaces.workspaces as ws
 
     mean = {"groupby_aggfunc": "mean", "max_runs_to_show": MOST_RUNS}
-    groups = {"row": name_row(view.sweep)} | {key: name_axis(key) for key in view.axes}
+    groups = {"row": content.name_row(view.sweep)} | {
+        key: content.name_axis(key) for key in view.axes
+    }
     bars = [
         wr.BarPlot(
             title=f"{view.metric} by {title} (mean, standard deviation)",

@@ -25,6 +25,7 @@ from PIL import Image
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, POINT_LOSS, Ledger
 from capsweep.storage.files import hash_bytes
+from capsweep.storage.stores import Disk
 from capsweep.tracking import content as contents
 from capsweep.tracking import mode as modes
 from capsweep.tracking.content import RunContent
@@ -63,14 +64,10 @@ class RunWriter:
         """Send summary, matrix and pictures, end the run, and return server and URL."""
         run, self.run = self.run, None
         run.summary.update(request["summary"])
-        if (folder := request["folder"]) is not None:
-
-            def read_file(name: str) -> bytes | None:
-                path = Path(folder, name)
-                return path.read_bytes() if path.exists() else None
-
-            pictures = [file.name for file in sorted(Path(folder, EVALUATIONS).glob("*.png"))]
-            log_files(run, read_file, pictures)
+        if request["folder"] is not None:
+            folder = Disk(Path(request["folder"]))
+            names = folder.list_names(EVALUATIONS)
+            log_files(run, folder.read, [name for name in names if name.endswith(".png")])
         url = run.url
         run.finish(exit_code=request["exit_code"])
         server = modes.remove_login(run.settings.base_url)

@@ -103,14 +103,15 @@ class Objective:
         classification = self._classify(judged_BN, target_BN, **given)
         if self.reconstruction_weight == 0:
             return Losses(classification, None, scores_BN)
-        decoder = network.get_submodule("decoder")
-        if labels_BL.shape[1] == 1:
-            drawn_BLCHW = decoder(output.pose_BJD, target_BN.to(output.pose_BJD))[:, None]
-        else:
-            drawn_BLCHW = self._draw_digits(decoder, output.pose_BJD, labels_BL)
+        # All L pictures of an image are drawn in one pass, each from the capsule of its class.
+        digits, decoder = labels_BL.shape[1], network.get_submodule("decoder")
+        pose_BLJD = output.pose_BJD[:, None].expand(-1, digits, -1, -1)
+        only_BLJ = pose_BLJD.new_zeros(pose_BLJD.shape[:3]).scatter(2, labels_BL[..., None], 1.0)
+        drawn_BLCHW = decoder(pose_BLJD.flatten(0, 1), only_BLJ.flatten(0, 1))
+        drawn_BLCHW = drawn_BLCHW.unflatten(0, (-1, digits))
         true_BLCHW = batch.targets_BLCHW
         if true_BLCHW is None:
-            if labels_BL.shape[1] > 1:
+            if digits > 1:
                 raise DataError(
                     "loss.reconstruction.weight: the data set does not have a separate picture of "
                     "each class in an image; set the weight to 0, or use a data set that has them"
@@ -133,17 +134,6 @@ class Objective:
         loss_B = torch.vmap(classify)(judged_BN[:, None], target_BN[:, None])
         weight_B = (target_BN * self.class_weight_N).sum(dim=1) / target_BN.sum(dim=1)
         return (weight_B * loss_B).sum() / weight_B.sum()
-
-    def _draw_digits(self, decoder: nn.Module, pose_BJD: Tensor, labels_BL: Tensor) -> Tensor:
-        """Draw each digit of each image, in one pass of the decoder; the result is [B, L, C, H, W].
-
-        For each digit, the decoder gets only the capsule of the digit's class.
-        """
-        only_BLN = torch.zeros(*labels_BL.shape, pose_BJD.shape[1], device=labels_BL.device)
-        only_BLN.scatter_(2, labels_BL[..., None], 1.0)
-        digits = labels_BL.shape[1]
-        drawn = decoder(pose_BJD.repeat_interleave(digits, dim=0), only_BLN.flatten(0, 1))
-        return drawn.unflatten(0, (-1, digits))
 
 
 @dataclass(frozen=True)

@@ -111,9 +111,8 @@ class PictureReader:
             pixels_CHW = picture.read((height, width))
         if len(pixels_CHW) == 3 != channels:
             self.changes["made grey"] += bool((pixels_CHW != pixels_CHW[:1]).any())
-            pixels_CHW = np.asarray(Image.fromarray(pixels_CHW.transpose(1, 2, 0)).convert("L"))[
-                None
-            ]
+            colours = Image.fromarray(pixels_CHW.transpose(1, 2, 0))
+            pixels_CHW = np.asarray(colours.convert("L"))[None]
         if len(pixels_CHW) == 1:
             pixels_CHW = pixels_CHW.repeat(channels, axis=0)
         pixels_1CHW = torch.tensor(255 - pixels_CHW if self.is_inverted else pixels_CHW)[None]
@@ -256,7 +255,10 @@ def publish_predictions(
         *map(answers.describe, shown),
         sep="\n",
     )
-    lines += [*describe_errors(answers), *describe_brightness(reader, inputs_KCHW), *faults]
+    lines += [*describe_errors(answers), *describe_brightness(reader, inputs_KCHW)]
+    lines += faults[:MOST_SHOWN]
+    if (more := len(faults) - MOST_SHOWN) > 0:
+        lines.append(f"left out: {more:,} more files")
     for line in lines:
         terminal.print_paragraph(console, line)
     stem = folder / f"{parsed.file.resolve().stem}{'-inverted' * parsed.invert}"

@@ -7,7 +7,7 @@ G groups of children, B images.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 from capsweep.lab.evaluation.couplings import Children, LinkSpread, find_children
@@ -31,6 +30,7 @@ MOST_WRITTEN = 160  # a map with more entries has colours only, without numbers
 MOST_PARENTS = 10  # parent types whose children are drawn by place
 # Blue: less than an equal share; white: equal; red: more; grey: no child has parents.
 COLOURS = matplotlib.colormaps["RdBu_r"].with_extremes(bad="0.8")
+SMALL: Any = {"font.size": 7}
 PALE = 0.2  # smaller relative differences from an equal share never have full colours
 DARK = 0.35  # the numbers in colours that are at least this far from the middle are white
 
@@ -68,10 +68,11 @@ class LayerCouplings:
             return "none"
         return "types" if self.children.fields is None else self.children.rule.norm
 
-    @property
-    def equal(self) -> float:
-        """The share that each parent type gets if a child divides itself equally."""
-        return 1 / (self.children.shape[2] + self.children.rule.none_of_the_above)
+    def find_centre(self, values: np.ndarray) -> float:
+        """Return the value that is drawn white: an equal share, or the mean if there is none."""
+        if self.rule in ("all", "types"):
+            return 1 / (self.children.shape[2] + self.children.rule.none_of_the_above)
+        return float(np.nanmean(values))
 
     def add_images(self, coupling_BMLJ: Tensor, image: int) -> None:
         """Add the couplings of a batch; keep those of the image with the index `image`."""
@@ -171,9 +172,7 @@ class CouplingMaps:
             if any(np.isnan(each).any() for each in places.values()):
                 caption += " Grey: children without parents."
             if max(each.shape[2] for each in places.values()) > MOST_PARENTS:
-                caption += (
-                    f" Of each layer, the {MOST_PARENTS} parent types with the largest shares."
-                )
+                caption += f" The {MOST_PARENTS} parent types with the largest shares are drawn."
             arrays = {f"{name}.places": places_RCJ for name, places_RCJ in places.items()}
             picture = self._draw_places(places, caption)
             yield Drawing(f"couplings-image{self.image}{ending}", arrays, picture, caption)
@@ -188,45 +187,22 @@ class CouplingMaps:
             f"In {' and '.join(at)}, the number is {text}." for text, at in texts.items()
         )
 
-    def _draw_maps(self, maps: dict[str, np.ndarray], caption: str) -> bytes:
+    @matplotlib.rc_context(SMALL)
+    def _draw_maps(self, maps: Mapping[str, np.ndarray], caption: str) -> bytes:
         """Draw a row for each layer: its map, and its histogram."""
         heights = [min(max(1.8, 0.25 * len(map_IJ)), 5) for map_IJ in maps.values()]
         figure = Figure(figsize=(9, sum(heights) + 1.6), layout="constrained")
-        grid: Any = figure.subplots(
-            len(maps), 2, squeeze=False, height_ratios=heights, width_ratios=[1.3, 1]
-        )
+        ratios: dict[str, Any] = {"height_ratios": heights, "width_ratios": (1.3, 1)}
+        grid: Any = figure.subplots(len(maps), 2, squeeze=False, **ratios)
         for (left, right), (name, map_IJ) in zip(grid, maps.items(), strict=True):
             layer = self.layers[name]
-            image = _draw_heat(left, map_IJ, self._find_centre(layer, map_IJ), map_IJ, "auto")
-            figure.colorbar(image, ax=left).ax.tick_params(labelsize=7)
-            if map_IJ.size <= MOST_WRITTEN:
-                for (i, j), value in np.ndenumerate(map_IJ):
-                    is_dark = abs(image.norm(value) - 0.5) > DARK
-                    colour = "white" if is_dark else "black"
-                    left.text(
-                        j, i, f"{value:.3f}", ha="center", va="center", fontsize=5.5, color=colour
-                    )
-            left.set_xlabel(
-                "parent type (class)" if name == "classes" else "parent type", fontsize=8
-            )
-            left.set_ylabel("child type", fontsize=8)
-            left.set_title(name, fontsize=8, loc="left")
+            figure.colorbar(_draw_map(left, map_IJ, layer.find_centre(map_IJ)), ax=left)
+            left.set_title(name, loc="left")
             percent = 100 * layer.counts / layer.counts.sum()
-            right.bar(
-                10 ** EDGES[:-1], percent, np.diff(10**EDGES), align="edge", color=charts.COLOURS[0]
-            )
-            right.set_xscale("log")
+            right.stairs(percent, 10**EDGES, fill=True, color=charts.COLOURS[0])
+            right.set(xscale="log", xlabel="coupling", ylabel="% of couplings")
             right.axvline(1 / np.median(layer.children.choices), color="0.2", linestyle=":")
-            right.set_xlabel("coupling", fontsize=8)
-            right.set_ylabel("% of couplings", fontsize=8)
-            left.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-            left.yaxis.set_major_locator(MaxNLocator(integer=True))
-            for axes in (left, right):
-                axes.tick_params(labelsize=7)
         return finish_figure(figure, f"cell {self.routed.cell.name}: couplings by type", caption)
-
-    def _find_centre(self, layer: LayerCouplings, values: np.ndarray) -> float:
-        return layer.equal if layer.rule in ("all", "types") else float(np.nanmean(values))
 
     def find_places(self, name: str) -> np.ndarray | None:
         """Return the shares [rows, columns, J] by place; None if places form no square."""
@@ -241,37 +217,44 @@ class CouplingMaps:
             return None
         return layer.average(layer.one_MLJ, layer.place_ML, count).reshape(side, side, -1)
 
-    def _draw_places(self, places: dict[str, np.ndarray], caption: str) -> bytes:
+    @matplotlib.rc_context(SMALL)
+    def _draw_places(self, places: Mapping[str, np.ndarray], caption: str) -> bytes:
         """Draw the image, and a row for each layer: a heat map for each parent type."""
         across = min(MOST_PARENTS, max(each.shape[2] for each in places.values()))
-        figure = Figure(
-            figsize=(1.15 * (across + 1) + 0.6, 1.4 * len(places) + 1.2), layout="constrained"
-        )
+        size = 1.15 * across + 1.75, 1.4 * len(places) + 1.2
+        figure = Figure(figsize=size, layout="constrained")
         grid: Any = figure.subplots(len(places), across + 1, squeeze=False)
         for axes in grid.flat:
             axes.set_axis_off()
         batch = self.routed.cell.test.evaluation_batch(slice(self.image, self.image + 1))
-        pixels = charts.scale_images(batch.images_BCHW.cpu().numpy())
-        grid[0, 0].imshow(charts.to_rgb(pixels)[0])
-        labels = ", ".join(map(str, batch.labels.flatten().tolist()))
-        grid[0, 0].set_title(f"input\nlabel {labels}", fontsize=7)
+        pixels_1CHW = charts.scale_images(batch.images_BCHW.cpu().numpy())
+        grid[0, 0].imshow(charts.to_rgb(pixels_1CHW)[0])
+        grid[0, 0].set_title(f"input\nlabel {', '.join(map(str, batch.labels.flatten().tolist()))}")
         for row, (name, places_RCJ) in zip(grid, places.items(), strict=True):
             largest_J = np.argsort(-np.nanmean(places_RCJ, axis=(0, 1)), kind="stable")
-            centre = self._find_centre(self.layers[name], places_RCJ)
+            centre = self.layers[name].find_centre(places_RCJ)
             for axes, parent in zip(row[1:], sorted(largest_J[:across]), strict=False):
-                drawn_RC = places_RCJ[..., parent]
-                _draw_heat(axes, drawn_RC, centre, places_RCJ, "equal")
-                axes.set_title(f"{name}\n{parent}", fontsize=7)
-            figure.colorbar(row[1].images[0], ax=row.tolist(), fraction=0.015).ax.tick_params(
-                labelsize=6
-            )
+                _draw_heat(axes, places_RCJ[..., parent], centre, places_RCJ)
+                axes.set_title(f"{name}\n{parent}")
+            figure.colorbar(row[1].images[0], ax=row.tolist(), fraction=0.015)
         title = f"cell {self.routed.cell.name}: couplings by place of the children"
         return finish_figure(figure, title, caption)
 
 
-def _draw_heat(axes: Any, values: np.ndarray, centre: float, shown: np.ndarray, aspect: str) -> Any:
+def _draw_map(axes: Any, map_IJ: np.ndarray, centre: float) -> Any:
+    """Draw a map with its numbers, unless there are too many, and return the image."""
+    image = _draw_heat(axes, map_IJ, centre, map_IJ)
+    axes.set(xlabel="parent type", ylabel="child type", aspect="auto")
+    axes.locator_params(integer=True, nbins=12)
+    for (i, j), value in np.ndenumerate(map_IJ if map_IJ.size <= MOST_WRITTEN else np.empty(0)):
+        colour = "white" if abs(image.norm(value) - 0.5) > DARK else "black"
+        axes.text(j, i, f"{value:.3f}", ha="center", va="center", fontsize=5.5, color=colour)
+    return image
+
+
+def _draw_heat(axes: Any, values: np.ndarray, centre: float, shown: np.ndarray) -> Any:
     """Draw a heat map in which `centre` is white, with colours for the range of `shown`."""
     low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
     least = max(1e-6, PALE * abs(centre))
     norm = TwoSlopeNorm(centre, min(low, centre - least), max(high, centre + least))
-    return axes.imshow(values, cmap=COLOURS, norm=norm, interpolation="nearest", aspect=aspect)
+    return axes.imshow(values, cmap=COLOURS, norm=norm, interpolation="nearest")

@@ -53,8 +53,8 @@ def draw_predictions(
     ratios = [*[1.0] * len(columns), 2.2] * across
     axes: Any = figure.subplots(down, wide * across, squeeze=False, width_ratios=ratios)
     cards = axes.reshape(-1, wide)
-    for card in cards[len(shown) :].flat:
-        card.set_axis_off()
+    for unused in cards[len(shown) :].flat:
+        unused.set_axis_off()
     for k, (card, place) in enumerate(zip(cards, shown, strict=False)):
         for picture, images_KHW3 in zip(card, columns, strict=False):
             picture.imshow(images_KHW3[k], interpolation="nearest")
@@ -72,9 +72,9 @@ def reconstruct(cell: TrainedCell, pose_KJD: Tensor, top_KL: np.ndarray) -> np.n
     """Decode the chosen classes of each picture, one by one; return RGB images [K, H, W, 3]."""
     decoder = decoded.find_decoder(cell)
     drawn = [decoded.draw_from_class(decoder, pose_KJD, top_K).cpu().numpy() for top_K in top_KL.T]
-    return (
-        charts.to_rgb(drawn[0]) if len(drawn) == 1 else decoded.overlay_digits(np.stack(drawn, 1))
-    )
+    if len(drawn) == 1:
+        return charts.to_rgb(drawn[0])
+    return decoded.overlay_digits(np.stack(drawn, axis=1))
 
 
 def _draw_chart(axes: Any, answers: "Answers", place: int) -> None:

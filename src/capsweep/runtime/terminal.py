@@ -175,14 +175,10 @@ def format_command(*words: str) -> str:
     The command begins with `capsweep` if this program is on the PATH, else with the path of the
     program, such as `.venv/bin/capsweep`, or with `PYTHON -m capsweep`.
     """
-    script = Path(sys.executable).with_name("capsweep")
-    near = os.path.relpath(script)
-    if shutil.which("capsweep"):
-        program = ["capsweep"]
-    elif script.exists():
-        program = [str(script) if near.startswith("..") else near]
-    else:
-        program = [sys.executable, "-m", "capsweep"]
+    program, script = ["capsweep"], Path(sys.executable).with_name("capsweep")
+    if shutil.which("capsweep") is None:
+        is_there = script.exists()
+        program = [os.path.relpath(script)] if is_there else [sys.executable, "-m", "capsweep"]
     return shlex.join([*program, *words])
 
 

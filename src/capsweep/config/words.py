@@ -65,7 +65,6 @@ SEVERAL = {
     "CELLS": "sweep plan report eval dashboard train ledger doctor",
     "JOBS": "sweep plan attach status stop",
 }
-DEFAULTS = {"EXECUTOR": "ray"}  # values of words that are not typed
 
 
 @dataclass(frozen=True)

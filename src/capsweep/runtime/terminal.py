@@ -28,9 +28,7 @@ UNSAFE = re.compile(
     "(?!\x1b\\[0m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 # The program's name in a command of a message, but not in a sentence about capsweep.
-COMMAND = re.compile(
-    r"\bcapsweep(?= (?:bench|data|eval|info|ledger|new|plan|report|stop|sweep|train|wandb)\b)"
-)
+COMMAND = re.compile(r"\bcapsweep(?= (?:data|eval|ledger|new|plan|stop|sweep|train|wandb)\b)")
 
 
 def escape_text(text: str, stream: Any = None) -> str:

@@ -17,7 +17,6 @@ from ray.job_submission import JobDetails
 from capsweep.cli import program
 from capsweep.cluster import driver
 from capsweep.cluster.client import JOB_ID, SweepJob
-from capsweep.config import compose
 from capsweep.errors import ConfigError, UnreachableError
 from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.expand import Point
@@ -77,14 +76,6 @@ def test_one_choice_is_one_command_in_whatever_order_it_is_typed() -> None:
     first, *same, other = [driver.name_command("ablation", make_inner(text)) for text in texts]
     assert same == [first, first]
     assert other != first
-
-
-def test_words_of_this_machine_are_left_out() -> None:
-    config = compose.cell([]).config
-    words = ["ROUTING=3", "CLUSTER=address", "RAY_ADDRESS=h:1", "STORAGE=s", "places.data=d"]
-    inner = driver.make_inner_command("ablation", words, config)
-    assert inner[:5] == ["sweep", "ablation", "--here", "ROUTING=3", "CLUSTER=local"]
-    assert len(inner) == 8
 
 
 def test_a_sweep_file_of_elsewhere_is_named_as_it_is_staged(tmp_path: Path) -> None:

@@ -83,12 +83,18 @@ def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, ask: 
 def test_reproduce_prints_the_command_and_run_gives_the_same_numbers(swept: Path, ask: Ask) -> None:
     first = list_signatures(swept)[0]
     result = next(swept.glob(f"ledger/*/{first}/result.json"))
+    signed = result.read_text()
+    earlier = json.loads(signed)
+    del earlier["metrics"]["test/balanced_error"]  # an earlier version did not measure it
+    result.write_text(json.dumps(earlier))
+    reported_cells.sign(result.parent)
     before = result.read_bytes()
     text = ask(swept, "reproduce", first, "--run")
     assert "capsweep train " in text
     assert "test/error" in text
     assert "now" not in text
     assert result.read_bytes() == before
+    result.write_text(signed)
 
 
 def test_numbers_of_another_machine_are_compared_with_what_differs(
@@ -167,5 +173,5 @@ def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(
     assert "from process 1 on far" in release()
     assert not path.exists()
     assert "0123456789abcdef: no process has claimed" in release(status=2)
-    with lease.hold_lease(tmp_path / "ledger", "0123456789abcdef"):
+    with lease.take_lease(tmp_path / "ledger", "0123456789abcdef"):
         assert "stop that process first" in release(status=2)

@@ -66,8 +66,7 @@ def test_a_killed_process_is_taken_over_while_it_is_a_zombie(
     stat = Path(f"/proc/{other.pid}/stat")
     while ") Z" not in stat.read_text():
         time.sleep(0.01)
-    with lease.hold_lease(tmp_path, SIGNATURE) as mine:
-        assert mine is not None
+    with lease.take_lease(tmp_path, SIGNATURE) as mine:
         assert mine.generation == 2
     assert list((tmp_path / "claims").iterdir()) == []
 
@@ -86,8 +85,7 @@ def test_a_beat_that_stands_still_for_a_lease_is_a_dead_ones(tmp_path: Path) -> 
     clock.now += LEASE_SECONDS
     dead = foreign(tmp_path, beat=4)
     assert watch.is_dead(dead)
-    with lease.hold_lease(tmp_path, SIGNATURE, dead_claim=dead.last_sign) as mine:
-        assert mine is not None
+    with lease.take_lease(tmp_path, SIGNATURE, dead_claim=dead.last_sign) as mine:
         assert mine.generation == 2
 
 
@@ -148,7 +146,7 @@ def test_of_many_that_take_over_at_once_one_wins(tmp_path: Path) -> None:
 
 def test_a_claim_beats_while_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
-    with lease.hold_lease(tmp_path, SIGNATURE):
+    with lease.take_lease(tmp_path, SIGNATURE):
         first = lease.read_claim(tmp_path, SIGNATURE)
         assert first is not None
 
@@ -161,8 +159,7 @@ def test_a_claim_beats_while_it_is_held(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_who_was_taken_over_learns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
-    with lease.hold_lease(tmp_path, SIGNATURE) as mine:
-        assert mine is not None
+    with lease.take_lease(tmp_path, SIGNATURE) as mine:
         mine.raise_if_lost()
         foreign(tmp_path, generation=2)
         processes.wait_until(lambda: mine.is_lost, 60)

@@ -37,7 +37,6 @@ def write_cell(ledger: Path, point: Point, error: float) -> Path:
     folder = reported_cells.finish(ledger, point, error)
     scores = np.eye(3, dtype=np.float32)[[0, 1, 2, 0 if error == 0 else 1]]
     np.savez(folder / "predictions.npz", scores=scores, labels=LABELS)
-    (folder / "config.yaml").write_text(yaml.safe_dump(point.cell.science))
     (folder / "weights.ckpt").write_bytes(b"weights")
     return folder
 

@@ -285,7 +285,7 @@ def test_a_cell_whose_import_was_killed_is_not_finished(
 
 def test_a_cell_that_is_being_run_is_left_alone(export: Path, tmp_path: Path) -> None:
     with (
-        lease.hold_lease(tmp_path / "there", SIGNATURE),
+        lease.take_lease(tmp_path / "there", SIGNATURE),
         pytest.raises(UserError, match=f"{SIGNATURE} is being run by process"),
     ):
         transfer.import_cells(Ledger(tmp_path / "there"), export)

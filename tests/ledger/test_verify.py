@@ -14,25 +14,17 @@ from capsweep import cli
 from capsweep.ledger import upkeep
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import table
-from capsweep.sweep.expand import Point
-
-
-def write_cell(ledger: Path, point: Point) -> Path:
-    """A finished cell with its configuration."""
-    folder = reported_cells.finish(ledger, point, 0.4)
-    (folder / "config.yaml").write_text(yaml.safe_dump(point.cell.science))
-    return folder
 
 
 def test_a_result_without_a_digest_is_a_fault_and_counts_as_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, points = reported_cells.small_sweep(tmp_path)
-    reported_cells.sign(write_cell(tmp_path / "ledger", points[0]))
+    reported_cells.sign(reported_cells.finish(tmp_path / "ledger", points[0], 0.4))
     command = ["ledger", "verify", f"STORAGE={tmp_path}"]
     assert cli.main(command) == 0
     assert "1 cell, 1 of them finished: 0 faults" in capsys.readouterr().out
-    path = write_cell(tmp_path / "ledger", points[1]) / "result.json"
+    path = reported_cells.finish(tmp_path / "ledger", points[1], 0.4) / "result.json"
     path.write_text(json.dumps({"metrics": {}}))
     assert cli.main(command) == 1
     printed = capsys.readouterr().out
@@ -54,7 +46,7 @@ def test_the_folder_of_another_cell_under_a_signature_is_found_and_not_counted(
 ) -> None:
     sweep, points = reported_cells.small_sweep(tmp_path)
     made = reported_cells.PROVENANCE | {"science": points[0].cell.science}
-    folder = write_cell(tmp_path, points[0])
+    folder = reported_cells.finish(tmp_path, points[0], 0.4)
     (folder / "provenance.json").write_text(json.dumps(made))
     reported_cells.sign(folder)
     copy = tmp_path / folder_of(points[1].cell.signature)
@@ -70,7 +62,7 @@ def test_the_folder_of_another_cell_under_a_signature_is_found_and_not_counted(
 
 def test_arrays_that_are_none_are_faults(tmp_path: Path) -> None:
     _, points = reported_cells.small_sweep(tmp_path)
-    folder = write_cell(tmp_path, points[0])
+    folder = reported_cells.finish(tmp_path, points[0], 0.4)
     (folder / "evals").mkdir()
     np.savez(folder / "evals" / "whole.npz", caption=np.array("text"))
     np.savez(folder / "predictions.npz", scores=np.eye(4), other=np.arange(4))
@@ -90,7 +82,7 @@ def test_a_result_of_other_epochs_is_damaged_unless_an_accuracy_ends_the_cell_ea
 ) -> None:
     _, points = reported_cells.small_sweep(tmp_path)
     cell, ledger = points[0].cell, Ledger(tmp_path)
-    write_cell(tmp_path, points[0])
+    reported_cells.finish(tmp_path, points[0], 0.4)
     entry = ledger.read_entry(cell.signature)
     epochs = cell.config["epochs"] + more
     entry = replace(entry, result={**(entry.result or {}), "epochs": epochs})

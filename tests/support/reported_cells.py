@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from PIL import Image
 
 from capsweep.ledger import stored_files
@@ -94,6 +95,7 @@ def finish(
         **result,
     }
     (folder / "result.json").write_text(json.dumps(stored_files.with_digests(found, {})))
+    (folder / "config.yaml").write_text(yaml.safe_dump(dict(point.cell.science)))
     (folder / "provenance.json").write_text(json.dumps(provenance))
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in epochs))
     return folder

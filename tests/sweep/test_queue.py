@@ -212,7 +212,7 @@ def test_a_cell_that_another_process_runs_is_waited_for(
     queue, listener = make_queue(["seed=0"])
     job = draw_job(queue)
     assert queue.ledger.disk is not None
-    with lease.hold_lease(queue.ledger.disk, job.cell.signature):
+    with lease.take_lease(queue.ledger.disk, job.cell.signature):
         queue.on_end(job, elsewhere := Outcome(elsewhere="cell is being run by process 7 on far"))
         assert listener.ends == {job.cell.signature: elsewhere}
         assert queue.next_job() is None

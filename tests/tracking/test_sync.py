@@ -169,7 +169,7 @@ def test_what_need_not_be_sent_or_cannot_be_is_said_without_a_request(
     assert "no cell of this ledger was tracked with W&B" in capsys.readouterr().out
     online = tracked_cells.write(storage, 1, mode="online")  # sends its rows itself
     (tracked_cells.find_folder(storage, 1) / "result.json").unlink()
-    with lease.hold_lease(storage / "ledger", online):
+    with lease.take_lease(storage / "ledger", online):
         assert sync(storage) == 0
     assert "1 cell still running" in capsys.readouterr().out
     tracked_cells.write(storage, 2)

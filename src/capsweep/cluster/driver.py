@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capsweep.config import package_files, places
+from capsweep.config import code_identity, package_files, places
 from capsweep.config.words import BY_NAME, list_words
 from capsweep.errors import ConfigError, UnreachableError
 from capsweep.storage.files import hash_bytes
@@ -209,11 +209,9 @@ def runs_other_code(job: "SweepJob", sweep: Path) -> bool:
 
 def _hash_code(sweep: Path) -> str:
     """Return a hash of the package, the configuration and the sweep file."""
-    folders = (package_files.PACKAGE, package_files.find_folder("conf"))
-    files = [path for folder in folders for path in sorted(folder.rglob("*"))]
-    decisive = [path for path in files if path.suffix in (".py", ".yaml")]
-    hashes = [(path.name, hash_bytes(path.read_bytes())) for path in (*decisive, sweep)]
-    return hash_bytes(repr(hashes).encode())[:12]
+    settings = sorted(package_files.find_folder("conf").rglob("*.yaml"))
+    hashes = [hash_bytes(path.read_bytes()) for path in (*settings, sweep)]
+    return hash_bytes(f"{code_identity.hash_package()} {hashes}".encode())[:12]
 
 
 def find_job(jobs: "Jobs", text: str) -> "SweepJob":

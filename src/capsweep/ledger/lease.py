@@ -17,10 +17,10 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic_core import from_json
 
@@ -155,7 +155,8 @@ class Lease:
     """A claim of this process on a cell.
 
     `take_lease` creates the file of the claim. Then a thread of this object writes beats until
-    `release` is called or another process takes the cell over.
+    `release` is called or another process takes the cell over. A `with` block calls `release` at
+    its end.
 
     Args:
         ledger: The ledger's folder.
@@ -172,6 +173,12 @@ class Lease:
         self._released = threading.Event()
         self._thread = threading.Thread(target=self._keep_beating, daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def raise_if_lost(self) -> None:
         """Raise ClaimLostError if another process has taken the cell over."""
@@ -247,33 +254,6 @@ def _create_claim_file(path: Path) -> bool:
     finally:
         temporary.unlink(missing_ok=True)
     return True
-
-
-@contextmanager
-def hold_lease(ledger: Path | None, signature: str, dead_claim: str = "") -> Iterator[Lease | None]:
-    """Claim a cell for this process while a `with` block runs.
-
-    Args:
-        ledger: The ledger's folder. None: the ledger is an object store, and no claim is made.
-        signature: The signature of the cell.
-        dead_claim: The `last_sign` of a claim that may be taken over, because the caller knows that
-            the owner of this claim has ended; "" if there is no such claim.
-
-    Yields:
-        The lease; None if `ledger` is None.
-
-    Raises:
-        ClaimedElsewhereError: If another process runs the cell or has just claimed it.
-        OSError: If the claim's file cannot be written.
-    """
-    if ledger is None:
-        yield None
-        return
-    lease = take_lease(ledger, signature, dead_claim)
-    try:
-        yield lease
-    finally:
-        lease.release()
 
 
 class LeaseMonitor:

@@ -6,7 +6,7 @@ The drivers of sweeps import this module, so it imports torch and Lightning only
 import gc
 import json
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +17,7 @@ from capsweep.config.places import Places
 from capsweep.errors import CodeChangedError, LeftEarlyError
 from capsweep.ledger import causes, cell_directory
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError, Lease, hold_lease
+from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError, Lease, take_lease
 from capsweep.ledger.ledger import METRICS, POINTS, Entry, Ledger
 from capsweep.tracking import content
 from capsweep.tracking.content import Labels
@@ -157,7 +157,12 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
         measured = calibrate(cell, here)
         ledger.store.write(measured.name, measured.model_dump_json().encode())
         return measured.model_dump()
-    with hold_lease(ledger.disk, cell.signature, job.dead_claim) as lease:
+    claim = (
+        nullcontext()  # an object store has no claims
+        if ledger.disk is None
+        else take_lease(ledger.disk, cell.signature, job.dead_claim)
+    )
+    with claim as lease:
         cell_directory.recover_cell(ledger, cell.signature)
         finished = _find_finished(ledger, cell)
         if finished is not None:

@@ -321,7 +321,8 @@ def _run_reported(arguments: list[str]) -> int:
         return _run_command(arguments)
     except (UserError, words.WordError) as error:
         # A message may quote typed text that has line breaks.
-        print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        message = terminal.complete_commands(" ".join(str(error).splitlines()))
+        print(f"error: {message}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED

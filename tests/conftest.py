@@ -89,7 +89,7 @@ def no_account(
 ) -> None:
     """Nobody is logged in to W&B, nothing of the developer's environment decides a test, and no
     test reads or writes the developer's cache: each has its own, but for what is computed once."""
-    for name in HIDDEN:
+    for name in (*HIDDEN, "COMP_LINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
     monkeypatch.setenv("XDG_CACHE_HOME", make_cache())

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -51,8 +52,8 @@ def show(tmp_path: Path) -> Callable[..., list[str]]:
     python.chmod(0o755)
 
     def run(*arguments: str, **environment: str) -> list[str]:
-        ready = f"--assume-old={tmp_path}/.ready"
-        done = run_make(ready, f"VENV={tmp_path}", *arguments, **environment)
+        ready = [f"--assume-old={tmp_path}/.ready{added}" for added in ("", "-test")]
+        done = run_make(*ready, f"VENV={tmp_path}", *arguments, **environment)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
@@ -65,6 +66,8 @@ def test_make_alone_is_help_and_lists_targets_and_words() -> None:
     for target in ("setup", "sweep", "plan", "report", "train", "shards", "test", "check"):
         assert f"  {target} " in text
     assert all(f"  {word.name}={word.example} " in text for word in WORDS)
+    groups = ("\nuse:", "\n  sweep ", "\ncluster:", "\n  stop ", "\ndevelop:", "\n  test ")
+    assert [*groups] == sorted(groups, key=text.index)
 
 
 def test_words_are_those_of_the_command(tmp_path: Path) -> None:
@@ -152,3 +155,25 @@ def test_every_command_of_the_documentation_is_accepted() -> None:
 def test_the_list_of_words_in_the_docs_is_that_of_the_code() -> None:
     page = (REPOSITORY / "docs" / "words.md").read_text()
     assert words.describe_words() in page, "python3 src/capsweep/config/words.py list prints it"
+
+
+LISTED = """\
+:env:.find-links='/a /b'
+global.cert='/files/own.pem'
+global.extra-index-url='file:///x http://y'
+global.find-links='/never'
+global.index-url='http://file'
+install.index-url='http://install'
+list.format='columns'
+"""
+
+
+def test_uv_is_told_what_pip_is_told() -> None:
+    read = runpy.run_path(str(REPOSITORY / ".ci" / "install.py"))["read_pip_settings"]
+    assert read(LISTED) == {
+        "UV_FIND_LINKS": "/a,/b",
+        "SSL_CERT_FILE": "/files/own.pem",
+        "UV_INDEX": "file:///x http://y",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_DEFAULT_INDEX": "http://install",
+    }

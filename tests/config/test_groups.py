@@ -1,10 +1,13 @@
 """Groups are read off conf/: its folders, and those further down that do not only sort presets."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
+from capsweep.cli import train
 from capsweep.config import compose, overrides
 from capsweep.errors import ConfigError
 from capsweep.sweep import choices, expand
@@ -60,6 +63,18 @@ def test_a_dot_and_a_slash_choose_the_same() -> None:
     assert cells[0].config["dataset"]["pattern"] == {"name": "striped", "depth": 7}
     assert cells[0].signature == cells[1].signature
     assert compose.cell(["dataset=mixed"]).config["dataset"]["pattern"]["depth"] == 5
+
+
+@pytest.mark.usefixtures("nested")
+def test_the_hydra_application_takes_a_dot_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["capsweep"])
+    monkeypatch.setenv("COMP_LINE", "")
+    arguments = ["--cfg", "job", "dataset=mixed", "dataset.pattern=striped", "epochs=2"]
+    assert train.main(arguments) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["dataset"]["pattern"] == {"name": "striped", "depth": 7}
 
 
 @pytest.mark.usefixtures("nested")

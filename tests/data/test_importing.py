@@ -1,6 +1,5 @@
 """Images and labels in the forms in which people have them, imported into one .npz file."""
 
-import csv
 import gzip
 import os
 from pathlib import Path
@@ -19,6 +18,7 @@ from capsweep.errors import UserError
 
 COLOURS, GREY = noise(0, 30, 8, 9, 3), noise(1, 30, 8, 8)
 LABELS, NAMES = labels(30, 3), ("bee", "ant", "cow")
+ROWS = np.column_stack([LABELS, GREY.reshape(30, -1)])
 
 
 def save_pictures(folder: Path, images: np.ndarray) -> Path:
@@ -30,16 +30,11 @@ def save_pictures(folder: Path, images: np.ndarray) -> Path:
     return folder
 
 
-def save_csv(path: Path, images: np.ndarray, *names: str) -> Path:
-    """Write names of columns if there are any, then a line for each image: label and pixels."""
-    rows = [[label, *image.flat] for label, image in zip(LABELS, images, strict=True)]
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([[*names], *rows] if names else rows)
+def save_csv(path: Path, rows: np.ndarray, first: str) -> Path:
+    """Write rows below names of columns, of which the first is given; below nothing if it is ""."""
+    names = [first, *(f"pixel{number}" for number in range(rows.shape[1] - 1))] if first else []
+    np.savetxt(path, rows, "%g", ",", header=",".join(names), comments="")
     return path
-
-
-def name_columns(image: np.ndarray) -> list[str]:
-    return ["label", *(f"pixel{number}" for number in range(image.size))]
 
 
 def run_import(source: Path, **options: Any) -> tuple[Splits, Imported]:
@@ -133,8 +128,8 @@ def test_pictures_are_turned_as_their_exif_data_say_and_huge_ones_are_refused(
 
 
 def test_csv_files_are_read_with_and_without_names(tmp_path: Path) -> None:
-    for names in ([], name_columns(GREY[0])):
-        source = save_csv(tmp_path / "train.csv", GREY, *names)
+    for first in ("", "label"):
+        source = save_csv(tmp_path / "train.csv", ROWS, first)
         splits, data = run_import(source, test=source)
         np.testing.assert_array_equal(splits.train.images_NCHW.numpy()[:, 0], GREY)
         assert splits.test.labels_N.tolist() == LABELS.tolist()
@@ -177,24 +172,27 @@ def test_other_files_are_refused_saying_what_to_type_and_nothing_is_left(tmp_pat
     np.savez(tmp_path / "many.npz", train_images=GREY, train_labels=several, allow_pickle=False)
     np.savez(tmp_path / "one.npz", train_images=GREY / 255, train_labels=LABELS, allow_pickle=False)
     np.savez(tmp_path / "none.npz", images=GREY, allow_pickle=False)
-    kaggle = save_csv(tmp_path / "test.csv", GREY[:, 1:], *name_columns(GREY[0])[1:])
-    oblong = save_csv(tmp_path / "oblong.csv", GREY[:, 1:], *name_columns(GREY[0, 1:]))
-    wrong = save_csv(tmp_path / "wrong.csv", GREY + 0.5, *name_columns(GREY[0]))
+    np.savez(tmp_path / "same.npz", train_images=GREY, train_labels=LABELS * 0, allow_pickle=False)
+    kaggle = save_csv(tmp_path / "test.csv", ROWS, "pixel")
+    oblong = save_csv(tmp_path / "oblong.csv", ROWS[:, :57], "label")
+    wrong = save_csv(tmp_path / "wrong.csv", ROWS + 0.5, "label")
     (tmp_path / "a.zip").touch()
     (tmp_path / "cut.npz").write_bytes((tmp_path / "one.npz").read_bytes()[:999])
-    save_pictures(tmp_path / "code/${oc.env:HOME}", GREY)
-    (tmp_path / "code/ant").mkdir()
+    save_pictures(tmp_path / "code/own", GREY)
+    (tmp_path / "code/own/ant").rename(tmp_path / "code/own/${oc.env:HOME}")
     for source, message in {
         flat: "no folders of classes; put the pictures of each class into",
         tmp_path / "many.npz": r"have the shape \(30, 2\) for 30 images, but .* one class for each",
         tmp_path / "one.npz": r"one\.npz: train_images are float64, not uint8; write intensities",
         tmp_path / "none.npz": "it has no train_images; it has images",
+        tmp_path / "same.npz": r"same\.npz: all images have the same class",
         tmp_path / "cut.npz": r"cut\.npz: .*; save by np\.savez",
         kaggle: "no column `label` .*Kaggle.* type --test",
         oblong: r"oblong\.csv: 56 columns of pixels are no square image",
         wrong: r"wrong\.csv: it cannot be imported: could not convert string",
+        tmp_path / "code": f"one class only, .*; .* --file {tmp_path}/code/",
         tmp_path / "a.zip": "unpack it, and name its folder",
-        tmp_path / "code": "the name of a class may not contain",
+        tmp_path / "code/own": "the name of a class may not contain",
     }.items():
         with pytest.raises(UserError, match=message):
             run_import(source, test=0.2)

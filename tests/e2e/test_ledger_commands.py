@@ -83,12 +83,18 @@ def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, ask: 
 def test_reproduce_prints_the_command_and_run_gives_the_same_numbers(swept: Path, ask: Ask) -> None:
     first = list_signatures(swept)[0]
     result = next(swept.glob(f"ledger/*/{first}/result.json"))
+    signed = result.read_text()
+    earlier = json.loads(signed)
+    del earlier["metrics"]["test/balanced_error"]  # an earlier version did not measure it
+    result.write_text(json.dumps(earlier))
+    reported_cells.sign(result.parent)
     before = result.read_bytes()
     text = ask(swept, "reproduce", first, "--run")
     assert "capsweep train " in text
     assert "test/error" in text
     assert "now" not in text
     assert result.read_bytes() == before
+    result.write_text(signed)
 
 
 def test_numbers_of_another_machine_are_compared_with_what_differs(

@@ -1,6 +1,8 @@
-"""`capsweep train` as a person uses it."""
+"""`capsweep train` is a Hydra application."""
 
 import json
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,14 +10,30 @@ import pytest
 from capsweep import cli
 
 Capture = pytest.CaptureFixture[str]
+Capsweep = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_help_lists_groups_and_keys_with_their_defaults(capfd: Capture) -> None:
-    with pytest.raises(SystemExit, match="0"):
+def test_help_lists_groups_keys_and_examples(capfd: Capture) -> None:
+    with pytest.raises(SystemExit, match="0"):  # Hydra ends the process
         cli.main(["train", "--help"])
     said = capfd.readouterr().out
-    for text in ("digits, fashion_mnist, mnist, multimnist", "num_iters: 3", "debug: fast"):
+    for text in ("digits, fashion_mnist, mnist, multimnist", "num_iters: 3", "debug=fast"):
         assert text in said
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("capsweep train routing=", "routing=dynamic"),
+        ("capsweep train dataset=m", "dataset=mnist"),
+        ("capsweep train routing.num", "routing.num_iters="),
+    ],
+)
+def test_the_shell_completes_groups_options_and_keys(
+    capsweep: Capsweep, typed: str, offered: str
+) -> None:
+    said = capsweep("-sc", "query=bash", COMP_LINE=typed, COMP_POINT=str(len(typed)))
+    assert offered in said.stdout.split()
 
 
 def test_debug_fast_is_a_run_of_two_steps_that_writes_into_its_storage_alone(

@@ -78,7 +78,6 @@ DRY_RUN = _switch("--dry-run", "print what would be done, and do nothing")
 FILE = _option("file", "a tar file", type=Path)
 JOB = (_option("sweep", "the name of a sweep, or the id of its job", nargs="?"),)
 JSON = _switch("--json", "print JSON, for programs")
-CFG = _option("--cfg", "print the settings as YAML, and train nothing", choices=["job"])
 OVERRIDES = _option("overrides", "key=value, as for capsweep train", nargs="*")
 FOLDER = _option("path", "the data set's folder, which has an index.json", type=Path)
 SIGNATURE = _option("signature", "the signature of a cell, or its first characters")
@@ -125,7 +124,6 @@ COMMANDS = {
     "sweep": ("run the missing cells of a sweep, then print its table", [*SWEEP, *RUN]),
     "plan": ("print what a sweep would run, without running it", [*SWEEP, *PLAN]),
     "report": ("print the table of a sweep, and write it to files", [*SWEEP, *REPORT]),
-    "train": ("train one cell", [OVERRIDES, CFG]),
     "new": ("write the files of a new routing, loss, model, data set or sweep", NEW),
     "info": ("print the size and cost of a network, layer by layer", [OVERRIDES]),
     "attach": ("print the output of a sweep that runs as a job; Ctrl-C detaches", JOB),
@@ -169,14 +167,6 @@ MODULES = {**dict.fromkeys(("attach", "status", "stop"), "sweep"), "info": "plan
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, without the usage."""
-
-    def format_help(self) -> str:
-        """Return the help of a command; that of `train` lists all groups and keys of conf/."""
-        if self.prog != "capsweep train":
-            return super().format_help()
-        from capsweep.cli import train
-
-        return super().format_help() + train.describe_settings()
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError with a message that names the help of this command."""
@@ -243,6 +233,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser("capsweep", description="Experiment sweeps for capsule networks.")
     parser.add_argument("--version", action="version", version=f"capsweep {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands.add_parser("train", help="train one cell (a Hydra application)", add_help=False)
     for name, command in COMMANDS.items():
         _add_command(commands, f"capsweep.cli.{MODULES.get(name, name)}:run_{name}", name, command)
     for group, (text, members) in GROUPS.items():
@@ -330,7 +321,8 @@ def _run_reported(arguments: list[str]) -> int:
         return _run_command(arguments)
     except (UserError, words.WordError) as error:
         # A message may quote typed text that has line breaks.
-        print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        message = terminal.complete_commands(" ".join(str(error).splitlines()))
+        print(f"error: {message}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -375,10 +367,15 @@ def _keep_traceback(error: Exception) -> str:
 
 
 def _run_command(arguments: list[str]) -> int:
-    """Run a command and return its exit status."""
+    """Run a command and return its exit status; `train` parses its arguments itself."""
     if sys.platform != "linux":  # without /proc, the owner of every claim would look dead
         raise UserError(f"capsweep runs on Linux only, this is {sys.platform}; use WSL or Docker")
     _clean_variables()
+    # For shell completion, the shell calls the program without the word `train`.
+    if arguments[:1] == ["train"] or {"-sc", "--shell-completion"} & {*arguments}:
+        from capsweep.cli import train
+
+        return train.main(arguments[arguments[:1] == ["train"] :])
     parsed = parse_arguments(arguments)
     module, _, function = parsed.handler.partition(":")
     if function == "run_sweep" and not parsed.dry_run:  # printed before imports that take a second

@@ -1,44 +1,85 @@
-"""`capsweep train`: train one cell."""
+"""`capsweep train`: train one cell.
 
-import argparse
+Hydra is used only to print the help and the configuration (`--cfg`), and to complete overrides in a
+shell. Except for a completion, capsweep first composes the typed overrides itself, because the
+errors of capsweep are one line and name the key.
+"""
+
+import os
 import sys
+from collections.abc import Sequence
 
-import yaml
+import hydra
+from omegaconf import DictConfig
 
-from capsweep.config import compose, places
+from capsweep.config import compose, package_files, places
 from capsweep.config.cell import Cell
-from capsweep.config.overrides import expand_word, list_groups, list_options
-from capsweep.errors import UserError
+from capsweep.config.overrides import expand_word, with_slashes
+from capsweep.config.words import split_words
+from capsweep.errors import ConfigError, UserError
 from capsweep.runtime.terminal import count_of, format_command
 from capsweep.storage.stores import join
 
+COMPLETION = {"-sc", "--shell-completion"}
+CONFIG, CONFIG_VALUES = {"--cfg", "-c"}, {"job", "hydra", "all"}  # options that print settings
+OPTIONS = COMPLETION | CONFIG | {"--help", "-h", "--resolve"}
 
-def run_train(parsed: argparse.Namespace) -> int:
-    """Train one cell; with --cfg, only print its settings.
+
+def main(arguments: Sequence[str]) -> int:
+    """Train one cell, or let Hydra print help, completions or a configuration.
+
+    Args:
+        arguments: The command line after `capsweep train`.
 
     Returns:
         0, or 1 if the cell failed or was paused.
 
     Raises:
-        UserError: A word or override is wrong, or another process runs the cell.
+        UserError: An option, word or override is wrong, or another process runs the cell.
     """
-    typed = [expand_word(name, value) for name, value in parsed.words.items()]
-    cell = compose.cell([*parsed.overrides, *typed])
-    if parsed.cfg is None:
-        return _run_cell(cell)
-    print(_as_yaml(cell), end="")
+    typed, arguments = split_words("train", list(arguments))
+    arguments += [expand_word(name, value) for name, value in typed.items()]
+    options = {word.partition("=")[0] for word in arguments if word.startswith("-")}
+    _check_arguments(arguments, options)
+    if not options & COMPLETION:
+        values = CONFIG_VALUES if options & CONFIG else ()
+        words = [word for word in arguments if not word.startswith("-") and word not in values]
+        cell = compose.cell(words)
+        if not options:
+            return _run_cell(cell)
+    # The shell completes `capsweep train ...`. Hydra expects only the program's name before the
+    # overrides.
+    line = os.environ.get("COMP_LINE", "")
+    os.environ["COMP_LINE"] = line.replace("capsweep train ", "capsweep ", 1)
+    # A group within a group may be typed with a dot, which Hydra would read as a key.
+    pairs = [word.partition("=") for word in arguments]
+    sys.argv = ["capsweep", *(f"{with_slashes(key)}{eq}{value}" for key, eq, value in pairs)]
+    conf = str(package_files.find_folder("conf"))
+    hydra.main(config_path=conf, config_name="train", version_base="1.3")(_ignore_config)()
     return 0
 
 
-def describe_settings() -> str:
-    """Return the groups with their options, and the keys with their default values, for --help."""
-    groups = "".join(f"  {name}: {', '.join(list_options(name))}\n" for name in list_groups())
-    keys = _as_yaml(compose.cell([]))
-    return f"\ngroups, chosen by group=option:\n{groups}\nkeys, set by key.path=value:\n{keys}"
+def _ignore_config(_: DictConfig) -> None:
+    """Do nothing.
+
+    Hydra must be given a function to call, but we use Hydra here only for its printed output.
+    """
 
 
-def _as_yaml(cell: Cell) -> str:
-    return yaml.safe_dump(dict(cell.config), sort_keys=False, allow_unicode=True)
+def _check_arguments(arguments: Sequence[str], options: set[str]) -> None:
+    """Raise ConfigError for options that are unknown, and for settings of Hydra itself.
+
+    For an unknown option, Hydra would print an error of many lines. With settings of Hydra itself,
+    Hydra would use another configuration.
+    """
+    for option in options - OPTIONS:
+        cure = "`capsweep train --help` lists the options; for many runs, use capsweep sweep"
+        raise ConfigError(f"{option}: no such option; {cure}")
+    for word in arguments:
+        if word.lstrip("+~").startswith(("hydra/", "hydra.", "hydra=")):
+            raise ConfigError(f"{word}: the settings of Hydra itself are fixed; leave this out")
+    if "--resolve" in options and not options & CONFIG:
+        raise ConfigError("--resolve needs --cfg: type --cfg job --resolve")
 
 
 def _run_cell(cell: Cell) -> int:

@@ -108,7 +108,6 @@ WORKLESS = (
     "dataset.reader",
     "dataset.shards",
     "dataset.examples",
-    "dataset.class_names",  # for figures, pages and predictions
     "dataset.validation",
     "dataset.shift",
     "dataset.test",

@@ -232,9 +232,9 @@ def describe_words(target: str = "") -> str:
 
 
 def describe_make(makefile: str) -> str:
-    """Write what `make help` prints: each target with its comment, then each word."""
-    targets = re.findall(r"^([a-z-]+):.*?## (.*)$", makefile, re.MULTILINE)
-    lines = [f"  {name:<12} {text}" for name, text in targets]
+    """Write what `make help` prints: each target below its group, then each word."""
+    found = re.findall(r"^(?:### (.*)|([a-z-]+):.*?## (.*))$", makefile, re.MULTILINE)
+    lines = [f"{group}:" if group else f"  {name:<12} {text}" for group, name, text in found]
     return "\n".join(
         [
             "usage: make TARGET [NAME=value ...] [key=value ...]",

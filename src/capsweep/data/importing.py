@@ -96,7 +96,6 @@ def import_data(
         splits = {split: _stretch(examples, size) for split, examples in splits.items()}
     arrays = {f"{NAMES[name]}_images": each.images_NCHW.numpy() for name, each in splits.items()}
     arrays |= {f"{NAMES[name]}_labels": each.labels_N.numpy() for name, each in splits.items()}
-    splits = {split: splits[split] for split in NAMES if split in splits}
     with lock_file(target):
         write_atomically(target, lambda file: np.savez(file, allow_pickle=False, **arrays))
     return Imported(hash_file(target), splits, class_names, left_out)

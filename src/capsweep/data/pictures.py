@@ -63,21 +63,14 @@ def decode_picture(path: Path, size: Size | None = None) -> np.ndarray:
             raise DataError(f"{picture.width}x{picture.height} pixels are too many")
         if size is not None:
             picture.draft("RGB", (2 * max(size), 2 * max(size)))  # decodes large JPEG files faster
-        picture = make_rgb(picture)
+        picture = _make_rgb(picture)
     if size is not None:
         picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(picture).transpose(2, 0, 1)
 
 
-def make_rgb(picture: Image.Image) -> Image.Image:
-    """Convert a picture to upright RGB, by the rule at the top of the module.
-
-    Args:
-        picture: The picture, in any mode of Pillow.
-
-    Raises:
-        DataError: The picture has pixels of 32 bits.
-    """
+def _make_rgb(picture: Image.Image) -> Image.Image:
+    """Convert a picture to upright RGB; raise DataError if its pixels have 32 bits."""
     picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith(("I", "F")):
         values = np.asarray(picture)
@@ -154,7 +147,7 @@ def find_splits(folder: Path, left_out: list[str]) -> dict[str, Path]:
         left_out: A line is added if there are folders beside those of splits.
 
     Raises:
-        DataError: There are no folders of classes.
+        DataError: There are no folders of classes, or there is only one.
         OSError: The folder cannot be read.
     """
     inner = _list_folders(folder)
@@ -168,6 +161,11 @@ def find_splits(folder: Path, left_out: list[str]) -> dict[str, Path]:
         raise DataError(
             f"{folder}: there are no folders of classes; put the pictures of each class into a "
             "folder with the name of the class, or type --file with the path of a .csv or .npz file"
+        )
+    if len(inner) == 1:
+        raise DataError(
+            f"{folder} has one class only, {inner[0].name}; if its folders are the classes, type "
+            f"--file {inner[0]}"
         )
     return {"train": folder}
 

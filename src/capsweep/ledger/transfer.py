@@ -37,14 +37,8 @@ LARGEST = 2**26  # maximum bytes of an unpacked archive; lzma itself has no limi
 WEIGHTS = "weights.ckpt"
 FAILED = {CONFIG, FAILURE, "provenance.json"}  # the files of a failed cell that are exported
 RESULTS = {*FAILED, RESULT, METRICS}  # the files of a cell that tables need
-OPTIONAL = {  # may be left out of an export
-    WEIGHTS,
-    RESUME,
-    "predictions.npz",
-    POINTS,
-    CHANGES,
-    "metrics.csv",
-}
+# Files that may be left out of an export.
+OPTIONAL = {WEIGHTS, RESUME, "predictions.npz", POINTS, CHANGES, "metrics.csv"}
 FOLDER = re.compile(rb"(?<![\w./:<~-])/(?:[\w.-]+/)+([\w.-]*)")  # a path in a text
 # The name of a file in a cell's folder. It is shorter than file systems allow, because an atomic
 # write first creates a temporary file with a longer name.

@@ -12,13 +12,7 @@ from capsweep.config import places
 from capsweep.errors import DamageError
 from capsweep.ledger import lease, stored_files, transfer
 from capsweep.ledger.ledger import EVALUATIONS, Ledger, is_damaged
-from capsweep.ledger.stored_files import (
-    CONFIG,
-    DIGESTS,
-    REMOVE,
-    RESULT,
-    RESUME,
-)
+from capsweep.ledger.stored_files import CONFIG, DIGESTS, REMOVE, RESULT, RESUME
 from capsweep.storage import scratch
 from capsweep.storage.files import remove_path, user_cache_folder
 

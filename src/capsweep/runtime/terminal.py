@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ WIDEST = 100_000  # columns; longer than any line
 # they end.
 UNSAFE = re.compile(
     "(?!\x1b\\[0m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+# The program's name in a command of a message, but not in a sentence about capsweep.
+COMMAND = re.compile(
+    r"\bcapsweep(?= (?:bench|data|eval|info|ledger|new|plan|report|stop|sweep|train|wandb)\b)"
 )
 
 
@@ -167,11 +172,23 @@ def describe_seeds(seeds: Iterable[int]) -> str:
 def format_command(*words: str) -> str:
     """Return a command line of capsweep that can be pasted into a shell.
 
-    The command begins with `capsweep` if this program is on the PATH, else with `PYTHON -m
-    capsweep`.
+    The command begins with `capsweep` if this program is on the PATH, else with the path of the
+    program, such as `.venv/bin/capsweep`, or with `PYTHON -m capsweep`.
     """
-    program = ["capsweep"] if shutil.which("capsweep") else [sys.executable, "-m", "capsweep"]
+    script = Path(sys.executable).with_name("capsweep")
+    near = os.path.relpath(script)
+    if shutil.which("capsweep"):
+        program = ["capsweep"]
+    elif script.exists():
+        program = [str(script) if near.startswith("..") else near]
+    else:
+        program = [sys.executable, "-m", "capsweep"]
     return shlex.join([*program, *words])
+
+
+def complete_commands(text: str) -> str:
+    """Replace `capsweep` in the commands that a message names, so that they work as typed here."""
+    return COMMAND.sub(lambda _: format_command(), text)
 
 
 def announce(step: str) -> None:

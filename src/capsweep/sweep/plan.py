@@ -152,7 +152,7 @@ def find_start(cell: Cell, ledger: Ledger, known: Set[str]) -> Start:
         The start. If no finished cell can be used, the start has the reason for the finished cell
         with the most epochs.
     """
-    refusals = []
+    loss, more, refusals = cell.config["loss"], cell.config["epochs"], []
     for epochs, signature in () if cell.config["rerun"] == "always" else cell.list_shorter():
         result = ledger.read_result(signature) if signature in known else None
         if result is None:
@@ -161,12 +161,8 @@ def find_start(cell: Cell, ledger: Ledger, known: Set[str]) -> Start:
             refusals.append("the code has changed since")
         elif RESUME not in ledger.list_files(signature):
             refusals.append("no checkpoint was kept (trainer.kept_checkpoint)")
-        elif _depends_on_length(
-            json.dumps(cell.config["loss"]), epochs, cell.config["epochs"], result["steps"]
-        ):
-            refusals.append(
-                f"the margin of loss={cell.config['loss']['name']} depends on the number of epochs"
-            )
+        elif _depends_on_length(json.dumps(loss), epochs, more, result["steps"]):
+            refusals.append(f"the margin of loss={loss['name']} depends on the number of epochs")
         else:
             return Start(signature, result["epochs"])
     return Start(refusal=next(iter(refusals), ""))
@@ -235,13 +231,15 @@ def describe_plan(sweep: Sweep, plan: Plan) -> str:
 
 def describe_starts(starts: Iterable[Start]) -> list[str]:
     """Return lines that say how many cells continue from finished cells, or why cells do not."""
-    source, lines = "finished cells with fewer epochs", []
-    for (is_begun, refusal), count in Counter((s.epochs > 0, s.refusal) for s in starts).items():
-        if is_begun:
-            lines.append(f"{count_of(count, 'cell')} will continue from {source}")
-        elif refusal:
-            lines.append(f"{count_of(count, 'cell')} cannot continue from {source}: {refusal}")
-    return lines
+    source = "finished cells with fewer epochs"
+    texts = Counter(
+        f"cannot continue from {source}: {start.refusal}"
+        if start.refusal
+        else f"will continue from {source}"
+        for start in starts
+        if start != FIRST_EPOCH
+    )
+    return [f"{count_of(count, 'cell')} {text}" for text, count in texts.items()]
 
 
 def list_rows(plan: Plan, costs: Estimates) -> list[list[str]]:

@@ -127,7 +127,7 @@ def compare_results(recorded: Ledger, again: Ledger, signature: str) -> tuple[bo
         signature: The signature of the cell in both ledgers.
 
     Returns:
-        Whether all metrics are equal to the last bit, and a line for each metric. If a metric
+        Whether all metrics of the first run are equal to the last bit, and a line for each. If one
         differs, further lines say whether hardware, torch or code differ.
     """
     ledgers = recorded, again
@@ -138,7 +138,7 @@ def compare_results(recorded: Ledger, again: Ledger, signature: str) -> tuple[bo
         apart = "" if made is None else f" ({made - value:+.3g})"
         end = "equal" if made == value else f"now {made}{apart}"
         lines.append(f"{name} {value:.6g}: {end}")
-    if then["metrics"] == now["metrics"]:
+    if then["metrics"].items() <= now["metrics"].items():
         return True, lines
     before, after = (
         describe_circumstances(ledger.read_provenance(signature, result), result)

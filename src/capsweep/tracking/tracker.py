@@ -296,7 +296,7 @@ class Tracker:
             self._child = None
         Tracker.faults += 1
         self.fault = f"{fault}; capsweep wandb sync uploads this run"
-        terminal.print_once(f"W&B: {self.fault}")
+        terminal.print_once(terminal.complete_commands(f"W&B: {self.fault}"))
 
 
 def main() -> None:

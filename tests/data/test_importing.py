@@ -172,6 +172,7 @@ def test_other_files_are_refused_saying_what_to_type_and_nothing_is_left(tmp_pat
     np.savez(tmp_path / "many.npz", train_images=GREY, train_labels=several, allow_pickle=False)
     np.savez(tmp_path / "one.npz", train_images=GREY / 255, train_labels=LABELS, allow_pickle=False)
     np.savez(tmp_path / "none.npz", images=GREY, allow_pickle=False)
+    np.savez(tmp_path / "same.npz", train_images=GREY, train_labels=LABELS * 0, allow_pickle=False)
     kaggle = save_csv(tmp_path / "test.csv", ROWS, "pixel")
     oblong = save_csv(tmp_path / "oblong.csv", ROWS[:, :57], "label")
     wrong = save_csv(tmp_path / "wrong.csv", ROWS + 0.5, "label")
@@ -184,6 +185,7 @@ def test_other_files_are_refused_saying_what_to_type_and_nothing_is_left(tmp_pat
         tmp_path / "many.npz": r"have the shape \(30, 2\) for 30 images, but .* one class for each",
         tmp_path / "one.npz": r"one\.npz: train_images are float64, not uint8; write intensities",
         tmp_path / "none.npz": "it has no train_images; it has images",
+        tmp_path / "same.npz": r"same\.npz: all images have the same class",
         tmp_path / "cut.npz": r"cut\.npz: .*; save by np\.savez",
         kaggle: "no column `label` .*Kaggle.* type --test",
         oblong: r"oblong\.csv: 56 columns of pixels are no square image",

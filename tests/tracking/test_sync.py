@@ -50,7 +50,7 @@ def test_a_cell_is_a_run_and_only_what_is_new_goes_up_again(
     assert sync(storage) == 0
     assert len(server.requests) == count  # the mark knows
     row = {"row.other": "em · epochs=3"}  # of a sweep that found the cell finished
-    content.write_columns(storage, "other", {signature: content.Labels(columns=row)})
+    content.write_columns(storage, {signature: content.Labels(columns=row)})
     assert sync(storage) == 0
     assert server.run(signature).config == run.config | row
     content.locate_mark(storage, signature).unlink()

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # client imports Ray
 
 CODE = "capsweep_code"  # key in the metadata of a job, for a hash of the job's code
 PLACES = ("STORAGE", "DATA_DIR", "LEDGER")
+READ_PLACES = itemgetter("storage", "data", "ledger")  # the keys of `places` for these words
 # Words that say where the driver runs. On the cluster `--here` replaces them.
 DRIVER = ("CLUSTER", "RAY_ADDRESS", "cluster", "cluster.address", "cluster.jobs", "cluster.submit")
 STOP_SECONDS = 60  # a driver that has not ended after this time is killed by Ray
@@ -86,10 +88,8 @@ def make_inner_command(
     """
     if sweep.endswith(".yaml"):
         sweep = Path(sweep).stem if staged else os.path.abspath(sweep)
-    typed = _drop_words(words, (*DRIVER, *PLACES))
-    there = (config["places"][name] for name in ("storage", "data", "ledger"))
-    cluster = f"CLUSTER={config['cluster']['name']}"
-    return ["sweep", sweep, "--here", *typed, cluster, *_format_places(*there)]
+    there = _replace_places(words, DRIVER, *READ_PLACES(config["places"]))
+    return ["sweep", sweep, "--here", f"CLUSTER={config['cluster']['name']}", *there]
 
 
 def make_report_command(sweep: str, words: Sequence[str], config: Mapping[str, Any]) -> list[str]:
@@ -102,9 +102,8 @@ def make_report_command(sweep: str, words: Sequence[str], config: Mapping[str, A
     """
     taken = {word.name for word in list_words("report")}
     only_run = [name for name in BY_NAME if name not in taken]
-    there = (config["places"][name] for name in ("storage", "data", "ledger"))
-    typed = _drop_words(words, (*only_run, *PLACES))
-    return ["report", sweep, *typed, *_format_places(*there), "--live"]
+    typed = _replace_places(words, only_run, *READ_PLACES(config["places"]))
+    return ["report", sweep, *typed, "--live"]
 
 
 def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str] | None:
@@ -126,20 +125,21 @@ def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str
     if not any(config["cluster"]["node"].values()):
         return None
     node = places.resolve_on_node(config)
-    return [
-        *_drop_words(words, PLACES),
-        *_format_places(node.shared, node.data, node.ledger),
-    ]
+    return _replace_places(words, (), node.shared, node.data, node.ledger)
 
 
-def _format_places(*places_there: str) -> list[str]:
-    return [f"{name}={place}" for name, place in zip(PLACES, places_there, strict=True)]
+def _replace_places(words: Sequence[str], left_out: Sequence[str], *there: str) -> list[str]:
+    """Return the words without those of `left_out`, and with the places `there`.
 
-
-def _drop_words(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the words that set neither a name in `names` nor a key of `places`."""
+    Args:
+        words: Words of a command.
+        left_out: Names of words and keys that are left out.
+        there: The storage, the data and the ledger, which replace all places in `words`.
+    """
     named = [(word.partition("=")[0], word) for word in words]
-    return [word for name, word in named if name not in names and not name.startswith("places")]
+    dropped = {*left_out, *PLACES}
+    kept = [word for name, word in named if name not in dropped and not name.startswith("places")]
+    return [*kept, *(f"{name}={place}" for name, place in zip(PLACES, there, strict=True))]
 
 
 def submit_sweep(

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-import torch
 
 from capsweep.config import package_files
-from capsweep.data.images import LabelledImages
+from capsweep.data.images import LabelledImages, label_images
 from capsweep.data.official import Decoded, OfficialReader
 from capsweep.errors import DataError
 from capsweep.storage.checked import open_npz
@@ -30,7 +29,6 @@ LAYOUT = (
 )
 SCALE = "write intensities 0..255 (if yours are 0..1: (255 * images).round().astype('uint8'))"
 MOST_CHANNELS = 4  # largest size of an axis of channels, if the order of axes is inferred
-MOST_CLASSES = 10**6
 MOST_NAMED = 200  # largest number of characters of a list of array names in a message
 MOST_SEEN = 1000  # number of images per split whose values are checked
 # Images that have only these values were probably scaled before the conversion to uint8: to 0..1,
@@ -146,19 +144,19 @@ def check_splits(
 
     Raises:
         DataError: If the dtype, the shape or the values of images or labels are not possible. Also
-            if all labels are 0, if a class has no training example, or if the order of the axes
-            cannot be inferred.
+            if there is one class only, if a class has no training example, or if the order of the
+            axes cannot be inferred.
     """
     try:
         shape = splits["train"][0].shape
         axes = _choose_axes(shape, axes)
         decoded = {
-            split: _make_split(name, *splits[split], shape[1:], axes)
+            split: _make_split(name, *splits[split], shape[1:], axes, num_classes)
             for split, name in NAMES.items()
             if split in splits
         }
         check_classes(decoded, num_classes)
-    except DataError as error:
+    except ValueError as error:  # also a DataError
         raise DataError(f"{path}: {error}") from error
     return decoded
 
@@ -189,19 +187,22 @@ def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
 
 
 def _make_split(
-    name: str, images: np.ndarray, labels: np.ndarray, shape: tuple[int, ...], axes: str
+    name: str, images: np.ndarray, labels: np.ndarray, train: Sequence[int], axes: str, classes: int
 ) -> LabelledImages:
-    _check_images(f"{name}_images", images, shape)
-    _check_labels(f"{name}_labels", labels, len(images))
+    _check_images(f"{name}_images", images, train)
+    if labels.dtype.kind not in "iubf" or labels.shape not in ((len(images),), (len(images), 1)):
+        raise DataError(
+            f"{name}_labels are {labels.dtype} {labels.shape} for {len(images)} images; write one "
+            "class per image (from one-hot rows: labels.argmax(1))"
+        )
     if images.ndim == 3:
         images = images[:, None]
     elif axes == "hwc":
         images = images.transpose(0, 3, 1, 2)
-    images_NCHW = torch.from_numpy(np.ascontiguousarray(images))
-    return LabelledImages(images_NCHW, torch.from_numpy(labels.reshape(-1).astype(np.int64)))
+    return label_images(images, labels.reshape(-1), classes)
 
 
-def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None:
+def _check_images(name: str, images: np.ndarray, shape: Sequence[int]) -> None:
     """Raise DataError if an array does not hold uint8 images of the expected shape.
 
     Only the first MOST_SEEN images are checked for their values. If there are two or more, they
@@ -227,40 +228,18 @@ def _check_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> None
         )
 
 
-def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
-    """Raise DataError if an array does not hold `count` labels that are whole numbers from 0 on."""
-    if labels.dtype.kind not in "iubf" or labels.shape not in ((count,), (count, 1)):
-        raise DataError(
-            f"{name} are {labels.dtype} {labels.shape} for {count} images; write one class per "
-            "image (from one-hot rows: labels.argmax(1))"
-        )
-    numbers = labels.astype(np.float64)
-    is_class = (np.floor(numbers) == numbers) & (numbers >= 0) & (numbers < MOST_CLASSES)
-    if not is_class.all():
-        raise DataError(
-            f"{name} has {labels[~is_class][0]}; classes are whole numbers from 0 on, below "
-            f"{MOST_CLASSES:,}"
-        )
-
-
 def check_classes(splits: Decoded, num_classes: int) -> None:
-    """Check that labels are whole numbers below `num_classes`, and are all among training labels.
+    """Check that there are several classes, and that each has a training example.
 
     Args:
         splits: The examples by split.
         num_classes: The number of classes.
 
     Raises:
-        DataError: If there are other classes, or if a class has no training example.
+        DataError: If there is one class only, or if a class has no training example.
     """
-    classes = max(int(examples.labels_N.max()) for examples in splits.values()) + 1
-    if classes < 2:
-        raise DataError("every label is 0; a data set needs two or more classes")
-    unseen = np.setdiff1d(np.arange(classes), splits["train"].labels_N.numpy())
+    if num_classes < 2:
+        raise DataError("all images have the same class; a data set needs two or more classes")
+    unseen = np.setdiff1d(np.arange(num_classes), splits["train"].labels_N.numpy())
     if len(unseen):
         raise DataError(f"no training example has class {unseen[0]}; use 0, 1, 2, ... as labels")
-    if classes != num_classes:
-        raise DataError(
-            f"its labels have {classes} classes, but dataset.num_classes is {num_classes}; correct "
-            "the file of the data set in conf/dataset"
-        )

@@ -49,11 +49,6 @@ def damage_error(where: str, why: object, cure: str) -> DamageError:
     return DamageError(f"{where} is damaged ({' '.join(str(why).split())}); {cure}")
 
 
-def print_damage(error: DamageError) -> None:
-    """Print to stderr that a file is damaged."""
-    print(f"error: {error}", file=sys.stderr, flush=True)
-
-
 def read_if_sound(read: Callable[[], Value]) -> Value | None:
     """Return the value of `read()`, or None if `read()` raises DamageError.
 
@@ -62,7 +57,7 @@ def read_if_sound(read: Callable[[], Value]) -> Value | None:
     try:
         return read()
     except DamageError as error:
-        print_damage(error)
+        print(f"error: {error}", file=sys.stderr, flush=True)
         return None
 
 

@@ -20,13 +20,14 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
 from capsweep.config.cell import Cell, count_steps
 from capsweep.config.places import Places
 from capsweep.config.validation import count_validation_examples
-from capsweep.errors import DamageError, UserError
+from capsweep.errors import UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.ledger.records import Measurement
@@ -145,13 +146,10 @@ def _add_measurements(estimates: Estimates, ledger: Ledger) -> None:
     """Add the calibrations of a ledger to estimates; report damaged files, and skip them."""
     store, cure = ledger.store, "remove it; plan --calibrate writes it again"
     for path in (f"measurements/{name}" for name in store.list_names("measurements")):
-        try:
-            if (content := store.read(path)) is not None:
-                where = join(store.root, path)
-                plain = stored_files.parse_json(content, where, cure, Measurement)
-                estimates.add_measurement(Measurement(**plain))
-        except DamageError as error:
-            stored_files.print_damage(error)
+        content, where = store.read(path) or b"", join(store.root, path)
+        parse = partial(stored_files.parse_json, content, where, cure, Measurement)
+        if (plain := stored_files.read_if_sound(parse)) is not None:
+            estimates.add_measurement(Measurement(**plain))
 
 
 def calibrate_cells(

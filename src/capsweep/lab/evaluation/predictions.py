@@ -154,16 +154,10 @@ class Answers:
         listed = ", ".join(f"{self.names[c]} ({scores_N[c]:.3f})" for c in highest)
         return f"{picture.title}: {listed}"
 
-    @cached_property
-    def places(self) -> dict[str | None, int]:
-        """The index of each class, by its name and by its number."""
-        numbers = {str(place): place for place in range(len(self.names))}
-        return {**numbers, **{name: place for place, name in enumerate(self.names)}}
-
     def is_wrong(self, place: int) -> bool | None:
         """Return whether the class of a picture is not its label; None if no label is known."""
-        label = self.places.get(self.pictures[place].label)
-        return None if label is None else label != self.top_ML[place, 0]
+        label = self.pictures[place].label
+        return None if label not in self.names else label != self.names[self.top_ML[place, 0]]
 
 
 def list_pictures(path: Path) -> list[Picture]:
@@ -246,9 +240,11 @@ def publish_predictions(
     with torch.no_grad():
         output = cell(inputs_KCHW)
     scores_MN = np.concatenate(scores)
-    names = cell.config["dataset"].get("class_names") or range(scores_MN.shape[1])
+    names = [str(n) for n in cell.config["dataset"].get("class_names") or range(scores_MN.shape[1])]
+    numbers = {str(number): name for number, name in enumerate(names) if str(number) not in names}
+    readable = [each._replace(label=numbers.get(each.label or "", each.label)) for each in readable]
     top_ML = predict_classes(scores_MN, reader.classes_per_image)
-    answers = Answers(readable, scores_MN, top_ML, [*map(str, names)], name_scores(output))
+    answers = Answers(readable, scores_MN, top_ML, names, name_scores(output))
     console, text = terminal.make_console(), io.StringIO()
     console.out(
         f"{len(shown)} of {count_of(len(readable), 'picture')}, with the largest {answers.kind}s:",
@@ -303,8 +299,10 @@ def name_scores(output: NetworkOutput) -> str:
     """Return what the scores of a network are: `length`, `activation` or `logit`."""
     if output.pose_BJD is None or output.logits_BN is output.scores_BN:
         return "logit"
-    length_BJ = torch.linalg.vector_norm(output.pose_BJD, dim=-1)
-    return "length" if torch.allclose(length_BJ, output.scores_BN, atol=1e-3) else "activation"
+    length_BJ = torch.linalg.vector_norm(output.pose_BJD.float(), dim=-1)
+    return (
+        "length" if torch.allclose(length_BJ, output.scores_BN.float(), atol=1e-3) else "activation"
+    )
 
 
 def describe_errors(answers: Answers) -> Iterator[str]:
@@ -314,7 +312,7 @@ def describe_errors(answers: Answers) -> Iterator[str]:
     if known and answers.top_ML.shape[1] == 1:
         share = 100 * sum(known) / len(known)
         yield f"error: {sum(known)} of {len(known)} ({share:.2f} %)."
-    if strange := {picture.label for picture in answers.pictures} - {None, *answers.places}:
+    if strange := {picture.label for picture in answers.pictures} - {None, *answers.names}:
         right = ", ".join(answers.names[:MOST_SHOWN])
         yield f"no error for label {', '.join(map(str, strange))}: the classes are {right}."
 

@@ -199,7 +199,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     elif hasattr(parsed, "sweep"):
         named = values.pop("SWEEP", "")
         _separate_name(parsed, "sweep", named, "ablation" if is_grid else None)
-    given = words.DEFAULTS | values
+    given = {"EXECUTOR": "ray"} | values
     typed = {word.name.lower(): given.get(word.name) for word in words.list_words(target)}
     vars(parsed).update(typed | {"sweep": getattr(parsed, "sweep", None)})
     parsed.words = values

@@ -37,7 +37,6 @@ MOST_LETTERS = 200  # a message quotes at most this number of letters of a typed
 MOST_HINTS = 3  # largest number of keys that a message suggests for an unknown key
 # A key with one of these last parts cannot be set, because the key describes its own file.
 FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes", "on_logits", "routes")
-HELP_HINT = "`capsweep train --help` lists the keys"
 PRESET = "# @package _global_"  # the first line of a preset
 RESERVED = {"null", "true", "false", "nan", "inf"}
 
@@ -290,8 +289,7 @@ def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
         for known in (*schema, *list_groups(), *sorted(list_known_keys()))
         if "._" not in known and known.rpartition(".")[2] not in FIXED_NAMES
     }
-    names = sorted({*lasts.values()})
-    near = difflib.get_close_matches(key.rpartition(".")[2], names, 1, cutoff=0.7)
+    near = difflib.get_close_matches(key.rpartition(".")[2], sorted({*lasts.values()}), 1, 0.7)
     keys = [known for known in lasts if lasts[known] in near]
-    hint = f"did you mean {' or '.join(keys[:MOST_HINTS])}?" if keys else HELP_HINT
-    return f"{key}: no such key; {hint}"
+    hint = f"did you mean {' or '.join(keys[:MOST_HINTS])}?"
+    return f"{key}: no such key; {hint if keys else '`capsweep train --help` lists the keys'}"

@@ -65,7 +65,6 @@ SEVERAL = {
     "CELLS": "sweep plan report eval dashboard train ledger doctor",
     "JOBS": "sweep plan attach status stop",
 }
-DEFAULTS = {"EXECUTOR": "ray"}  # values of words that are not typed
 
 
 @dataclass(frozen=True)
@@ -235,14 +234,9 @@ def describe_make(makefile: str) -> str:
     """Write what `make help` prints: each target below its group, then each word."""
     found = re.findall(r"^(?:### (.*)|([a-z-]+):.*?## (.*))$", makefile, re.MULTILINE)
     lines = [f"{group}:" if group else f"  {name:<12} {text}" for group, name, text in found]
-    return "\n".join(
-        [
-            "usage: make TARGET [NAME=value ...] [key=value ...]",
-            *lines,
-            "words, below the targets that take them, and any key of conf/:",
-            describe_words(),
-        ]
-    )
+    lines.insert(0, "usage: make TARGET [NAME=value ...] [key=value ...]")
+    lines.append("words, below the targets that take them, and any key of conf/:")
+    return "\n".join([*lines, describe_words()])
 
 
 def main(arguments: list[str]) -> int:

@@ -28,9 +28,7 @@ UNSAFE = re.compile(
     "(?!\x1b\\[0m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 # The program's name in a command of a message, but not in a sentence about capsweep.
-COMMAND = re.compile(
-    r"\bcapsweep(?= (?:bench|data|eval|info|ledger|new|plan|report|stop|sweep|train|wandb)\b)"
-)
+COMMAND = re.compile(r"\bcapsweep(?= (?:data|eval|ledger|new|plan|stop|sweep|train|wandb)\b)")
 
 
 def escape_text(text: str, stream: Any = None) -> str:
@@ -175,14 +173,10 @@ def format_command(*words: str) -> str:
     The command begins with `capsweep` if this program is on the PATH, else with the path of the
     program, such as `.venv/bin/capsweep`, or with `PYTHON -m capsweep`.
     """
-    script = Path(sys.executable).with_name("capsweep")
-    near = os.path.relpath(script)
-    if shutil.which("capsweep"):
-        program = ["capsweep"]
-    elif script.exists():
-        program = [str(script) if near.startswith("..") else near]
-    else:
-        program = [sys.executable, "-m", "capsweep"]
+    program, script = ["capsweep"], Path(sys.executable).with_name("capsweep")
+    if shutil.which("capsweep") is None:
+        is_there = script.exists()
+        program = [os.path.relpath(script)] if is_there else [sys.executable, "-m", "capsweep"]
     return shlex.join([*program, *words])
 
 

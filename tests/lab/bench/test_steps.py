@@ -1,18 +1,16 @@
-"""Training steps as `bench step` and `bench parity` measure them. No test of speed."""
+"""Training steps as `bench step` measures them. No test of speed."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from capsweep.config import package_files
 from capsweep.lab import bench
-from capsweep.lab.bench import BenchReport, step, training
+from capsweep.lab.bench import BenchReport, step
 from capsweep.lab.bench.comparison import compare
 from capsweep.lab.bench.routing import route_by_bmm
 from capsweep.lab.bench.training import REFERENCE, StepTraining, Way
-from capsweep.model.routing import Routed, dynamic
+from capsweep.model.routing import Routed
 from capsweep.training.graphs import CHECKED, StepGraphs
 from capsweep.training.module import CapsuleTask
 
@@ -88,59 +86,3 @@ def test_bars_are_judged_at_the_smallest_size_and_memory_by_the_largest_network(
     assert bars["capsnet, transformed over before"] == (1.9, "MISSED")
     assert bars["EM routing, T = 2, now images/s"] == (None, "")
     assert bars["memory / before, worst case: capsnet, transformed"] == (1.4, "MISSED")
-
-
-def measure_parity(monkeypatch: pytest.MonkeyPatch, impls: Iterable[str]) -> BenchReport:
-    """Of the tiny network by some implementations, in float64 and float32."""
-    ways = {impl: Way(TINY, (f"routing.impl={impl}",)) for impl in impls}
-    monkeypatch.setattr(training, "list_compared", lambda p: ways if p != "bf16-mixed" else {})
-    return training.measure_parity(is_quick=True)
-
-
-def test_a_wrong_implementation_is_missed_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    def route_wrongly(*arguments: Any, **options: Any) -> Routed:
-        routed = fast(*arguments, **options)
-        return routed._replace(pose_BJD=routed.pose_BJD * (1 + 1e-4))
-
-    fast = dynamic.fast
-    assert {bar.verdict for bar in measure_parity(monkeypatch, ["fast"]).numbers} == {"kept"}
-    monkeypatch.setitem(dynamic.IMPLS, "fast", route_wrongly)
-    report = measure_parity(monkeypatch, ["fast"])
-    gradients = report.numbers[1]
-    assert gradients.what == "error of gradients in float64, worst case: fast"
-    assert gradients.verdict == "MISSED"
-    assert gradients.value is not None
-    assert 1e-5 < gradients.value < 1e-2
-    assert report.rows[0]["largest"].startswith("decoder")
-
-
-def test_an_implementation_that_cannot_run_is_named_and_the_others_are_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(*_: Any, **options: Any) -> Routed:
-        raise RuntimeError("out of shared memory")
-
-    monkeypatch.setitem(dynamic.IMPLS, "triton", refuse)
-    report = measure_parity(monkeypatch, ["triton", "fast"])
-    assert [row["case"] for row in report.rows] == ["fast", "fast"]
-    assert report.numbers[0].what == "triton, float64: RuntimeError: out of shared memory"
-    assert report.numbers[0].verdict == "MISSED"
-
-
-@pytest.mark.parametrize("gpu", [False, True])
-def test_every_routing_is_compared_by_the_implementation_of_its_file(
-    gpu: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench, "is_gpu", lambda: gpu)
-    files = (package_files.find_folder("conf") / "routing").glob("*.yaml")
-    variants = [f"capsnet_tiny, {path.stem}" for path in files]
-    for precision in ("float64", "float32"):
-        compared = training.list_compared(precision)
-        assert {*variants, "matrix_capsnet", "cnn_small", "capsnet by fast"} <= compared.keys()
-    assert ("capsnet by triton" in training.list_compared("bf16-mixed")) == gpu
-
-
-@pytest.mark.slow
-def test_all_networks_are_what_the_reference_computes() -> None:
-    report = training.measure_parity(is_quick=False)
-    assert {bar.verdict for bar in report.numbers} == {"kept"}

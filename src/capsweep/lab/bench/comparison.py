@@ -110,30 +110,21 @@ def compare(
 def check_parity(expected: Results, results: Results, tolerance: float) -> float:
     """Check that results agree with the expected results, and return the largest error.
 
-    Raises:
-        KeyError: A tensor is missing in the results.
-        ValueError: The largest error is above the tolerance, or a tensor has another shape than
-            expected.
-    """
-    name, error = find_largest_error(expected, results)
-    if error > tolerance:
-        raise ValueError(f"{name} differs by {error:.1e}, at most {tolerance:.0e} is allowed")
-    return error
-
-
-def find_largest_error(expected: Results, results: Results) -> tuple[str, float]:
-    """Return the name of the tensor with the largest error, and that error.
-
     The error of a tensor x with the expected tensor e is max |x - e| / max |e|. The error is
     infinite if x has a NaN.
 
     Raises:
         KeyError: A tensor is missing in the results.
-        ValueError: A tensor has another shape than expected.
+        ValueError: The largest error is above the tolerance, or a tensor has another shape than
+            expected.
     """
     errors = {name: _find_error(tensor, results[name]) for name, tensor in expected.items()}
-    largest = max(errors, key=lambda name: errors[name])
-    return largest, errors[largest]
+    name = max(errors, key=lambda name: errors[name])
+    if errors[name] > tolerance:
+        raise ValueError(
+            f"{name} differs by {errors[name]:.1e}, at most {tolerance:.0e} is allowed"
+        )
+    return errors[name]
 
 
 def _find_error(expected: Any, actual: Any) -> float:

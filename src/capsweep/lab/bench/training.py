@@ -2,11 +2,6 @@
 
 Our way trains as a cell does, with the cell's network and optimiser. Baselines train as public code
 does: with their own routing, torch's plain Adam and single precision.
-
-`bench parity` compares whole networks on this device with a reference, which runs on a CPU in
-float64 with direct convolutions. If the device computes in float64, only tiny errors are allowed.
-In float32 larger errors are allowed, because rounding can change the sign of a feature near zero,
-and the gradient of ReLU jumps at zero.
 """
 
 from dataclasses import dataclass
@@ -17,8 +12,7 @@ import torch
 from capsweep.config import compose, package_files
 from capsweep.data.batches import Batch
 from capsweep.lab import bench
-from capsweep.lab.bench import BenchReport
-from capsweep.lab.bench.comparison import Results, find_largest_error
+from capsweep.lab.bench.comparison import Results
 from capsweep.lab.bench.routing import Route, replace_routing
 from capsweep.model.convolution import set_weight_layout
 from capsweep.model.routing.dynamic import NORMALISERS
@@ -30,9 +24,6 @@ MATRIX_CAPSNET = ("model=matrix_capsnet", "routing=em", "dataset=smallnorb", "lo
 VARIANTS = ("experiment=overlap", "model.head=linear", "loss=binary_cross_entropy")
 DIRECT = "trainer.convolution=direct"
 REFERENCE = ("routing.impl=reference", DIRECT)
-CNN = ("model=cnn_small", "dataset=digits", "model.dropout=0")  # dropout differs between devices
-# By precision: the largest allowed `find_largest_error` of the outputs and of the gradients.
-BARS = {"float64": (1e-6, 1e-5), "float32": (2e-5, 0.02), "bf16-mixed": (0.02, 0.3)}
 BF16, TF32 = "precision=bf16-mixed", "precision=tf32"
 
 
@@ -59,8 +50,7 @@ class Way:
 
         Rounding can cause an error of this size. On a GPU, torch's default settings round the
         convolutions of baselines to TF32. In float32, rounding can change the sign of a feature
-        near zero, and the gradient of ReLU jumps at zero. `bench parity` has a stricter check, in
-        float64.
+        near zero, and the gradient of ReLU jumps at zero.
         """
         if BF16 in self.words:
             return 0.3
@@ -73,19 +63,11 @@ class StepTraining:
     Args:
         way: Way to train the network.
         images: Number of images in the batch.
-        dtype: Data type of weights and images.
-        device: Device to train on; None: the GPU if there is one, else the CPU.
     """
 
-    def __init__(
-        self,
-        way: Way,
-        images: int,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | None = None,
-    ) -> None:
-        self.way, self.device = way, device or bench.get_device()
-        self.task = make_task(compose.cell([*way.network, *way.words])).to(self.device, dtype)
+    def __init__(self, way: Way, images: int) -> None:
+        self.way = way
+        self.task = make_task(compose.cell([*way.network, *way.words])).to(bench.get_device())
         self.network = self.task.network.train()
         if way.route is None:
             self.optimizer = self.task.make_optimizer(self.network)
@@ -95,7 +77,7 @@ class StepTraining:
             torch.backends.cudnn.allow_tf32 = True  # torch's default, for this process
             self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.001)
         self.graphs = self.task.make_graphs(self.optimizer)
-        self.batch = self._draw_batch(images, dtype)
+        self.batch = self._draw_batch(images)
 
     def __call__(self) -> None:
         """Train one step.
@@ -121,14 +103,14 @@ class StepTraining:
         }
         return {"scores": losses.scores_BN, "loss": losses.total, **gradients}
 
-    def _draw_batch(self, images: int, dtype: torch.dtype) -> Batch:
+    def _draw_batch(self, images: int) -> Batch:
         """Draw random images; each has as many labels as an image of the data set."""
         dataset = self.task.config["dataset"]
-        noise = torch.Generator().manual_seed(0)
+        noise, device = torch.Generator().manual_seed(0), bench.get_device()
         shape, count = dataset["image_shape"], dataset.get("labels_per_image", 1)
-        images_BCHW = torch.rand(images, *shape, generator=noise).to(self.device, dtype)
-        first_B1 = torch.arange(images, device=self.device)[:, None]
-        labels_BL = (first_B1 + torch.arange(count, device=self.device)) % dataset["num_classes"]
+        images_BCHW = torch.rand(images, *shape, generator=noise).to(device)
+        first_B1 = torch.arange(images, device=device)[:, None]
+        labels_BL = (first_B1 + torch.arange(count, device=device)) % dataset["num_classes"]
         return Batch(images_BCHW, labels_BL, images_BCHW[:, None].expand(-1, count, -1, -1, -1))
 
 
@@ -148,67 +130,6 @@ def list_variants() -> dict[str, Way]:
 
 
 @lru_cache(maxsize=1)  # the candidates of a network are compared one after another
-def compute_expected(
-    network: Words,
-    images: int,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | None = None,
-) -> Results:
+def compute_expected(network: Words, images: int) -> Results:
     """Compute the results with which all ways to train a network must agree."""
-    return StepTraining(Way(network, REFERENCE), images, dtype, device).compute_results()
-
-
-def list_compared(precision: str) -> dict[str, Way]:
-    """Return the ways to train that `bench parity` compares with the reference, for one precision.
-
-    The CapsNet is compared in every precision, with the routing implementation `fast` and, on a
-    GPU, also with `triton`. In float64 and float32 more networks are compared: the matrix capsules,
-    a CNN, and a small CapsNet with each routing variant. Variants use the implementation that
-    `routing.impl: auto` chooses. The variant `random` draws its couplings only once, so that the
-    couplings are equal on every device.
-    """
-    impls = ("fast", "triton") if bench.is_gpu() else ("fast",)
-    rounded = (BF16,) if precision == "bf16-mixed" else ()
-    ways = {f"capsnet by {i}": Way(CAPSNET, (f"routing.impl={i}", *rounded)) for i in impls}
-    if rounded:
-        return ways
-    ways |= {"matrix_capsnet": Way(MATRIX_CAPSNET), "cnn_small": Way(CNN)}
-    variants = list_variants()
-    variants["random"] = Way((*variants["random"].network, "routing.draw=fixed"))
-    return ways | {f"capsnet_tiny, {name}": way for name, way in variants.items()}
-
-
-def measure_parity(is_quick: bool = False) -> BenchReport:
-    """Measure the errors of networks in each precision, and compare the largest with the bars.
-
-    `list_compared` chooses the networks for a precision. With `is_quick`, only the first two of
-    them are measured.
-    """
-    report, images = BenchReport(), 2 if is_quick else 8
-    for precision, bars in BARS.items():
-        columns = [f"error of {kind} in {precision}" for kind in ("outputs", "gradients")]
-        ways = list_compared(precision)
-        for name in [*ways][:2] if is_quick else ways:
-            with report.catching(f"{name}, {precision}"):
-                *errors, largest = compute_errors(ways[name], precision, images)
-                row = {"case": name, **dict(zip(columns, errors, strict=True)), "largest": largest}
-                report.rows.append(row)
-        for column, bar in zip(columns, bars, strict=True):
-            report.judge_worst(column, "of the largest number", bar)
-    return report
-
-
-def compute_errors(way: Way, precision: str, images: int) -> tuple[float, float, str]:
-    """Compute the largest errors of a way to train; the reference runs in float64 on a CPU.
-
-    Returns:
-        The largest error of outputs, the largest error of gradients, and the name of the parameter
-        whose gradient has this largest error.
-    """
-    exact = compute_expected(way.network, images, torch.float64, torch.device("cpu"))
-    dtype = torch.float64 if precision == "float64" else torch.float32
-    given = StepTraining(way, images, dtype).compute_results()
-    outputs = {name: exact[name] for name in ("scores", "loss")}
-    gradients = {name: tensor for name, tensor in exact.items() if name not in outputs}
-    largest, error = find_largest_error(gradients, given)
-    return find_largest_error(outputs, given)[1], error, largest.removeprefix("gradient of ")
+    return StepTraining(Way(network, REFERENCE), images).compute_results()

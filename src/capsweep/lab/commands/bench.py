@@ -8,15 +8,13 @@ from capsweep.cli.program import Command
 from capsweep.errors import UserError
 from capsweep.lab.commands import option
 
-ON_REQUEST = "parity"  # runs only if the user names it
 BENCHES = {  # the module of each benchmark, by name
     "start": "sweep",
     "shards": "data",
-    ON_REQUEST: "training",
     **{name: name for name in ("sweep", "routing", "step", "data")},
 }
 OPTIONS = (
-    option("names", f"some of {', '.join(BENCHES)}; default: all but {ON_REQUEST}", nargs="*"),
+    option("names", f"some of {', '.join(BENCHES)}; default: all", nargs="*"),
     option("--quick", "use tiny sizes, to test the benchmarks", action="store_true"),
     option("--publish", "write results to sections of a page", metavar="PAGE", type=Path),
 )
@@ -40,7 +38,7 @@ def run_bench(parsed: argparse.Namespace) -> int:
     from capsweep.report import grid, publish
     from capsweep.runtime import terminal
 
-    names = parsed.names or [name for name in BENCHES if name != ON_REQUEST]
+    names = parsed.names or [*BENCHES]
     if unknown := [name for name in names if name not in BENCHES]:
         raise UserError(f"bench {', '.join(unknown)}: no such name; have {', '.join(BENCHES)}")
     suffix, where = "-quick" if parsed.quick else "", " on a GPU" if bench.is_gpu() else ""

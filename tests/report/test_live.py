@@ -58,6 +58,7 @@ def test_a_renewal_that_fails_or_hangs_is_no_fault_of_the_sweep(
     slow = start("import time; time.sleep(600)")
     slow.renew(1)
     renewal = slow._process
-    assert renewal is not None and renewal.poll() is None
+    assert renewal is not None
+    assert renewal.poll() is None
     slow.close()
     assert renewal.poll() is not None

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 def run_make(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """make, without what the make that may run these tests was told."""
-    told = {"MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL"}
+    told = {"MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS"}
     kept = {name: value for name, value in os.environ.items() if name not in told}
     command = ["make", "--no-print-directory", "-C", str(REPOSITORY), *arguments]
     return subprocess.run(

@@ -58,7 +58,7 @@ soak: words $(READY)-test ## repeat every test that kills processes 20 times (75
 	  status=$$?; $(VENV)/bin/python tests/faults/soak_report.py .soak.jsonl > docs/soak.md; exit $$status
 check: words $(READY)-check ## check formatting, lint, types, and the direction of imports
 	@$(VENV)/bin/ruff format --check && $(VENV)/bin/ruff check && $(VENV)/bin/basedpyright && $(VENV)/bin/lint-imports
-docs: words $(READY)-docs ## build the site of pages and reference in site/; to read it: python3 -m http.server -d site
+docs: words $(READY)-docs ## build the site of pages and reference in build/site/; to read it: python3 -m http.server -d build/site
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build $(value ARGS)
 format: words $(READY)-check ## format the code and apply the linter's safe fixes
 	@$(VENV)/bin/ruff format && $(VENV)/bin/ruff check --fix

@@ -38,11 +38,24 @@ def test_an_axis_is_compared_with_all_else_equal_and_over_seeds(ablation) -> Non
     sentences = answer.list_sentences(table)
     assert sentences[0] == (
         "Routing iterations 3 against 1: -0.38 points [-0.57, -0.19] p 0.026, "
-        "mean over 2 settings, lower test/error with 3 seeds."
+        "mean over 2 settings, lower test/error with 3 seeds, "
+        "if differences are normally distributed."
     )
     assert sentences[1].startswith("Reconstruction on against off: -0.28 points [")
-    assert "Against cnn with 3 seeds: 4 of 4 lower (furthest: capsnet" in sentences[2]
+    assert sentences[2].startswith(
+        "Against cnn with 3 seeds, if differences are normally distributed: 4 of 4 lower (furthest"
+    )
     assert len(sentences) == 3
+
+
+def test_a_value_of_one_arm_alone_is_not_what_others_are_compared_with(choose: Callable) -> None:
+    losses = ["loss=margin,spread"]
+    chosen = choose("ablation", routing="3", recon="0", seeds="6", overrides=losses)
+    changes = (0.001, 0.002, 0.001, 0.003, 0.002, 0.001)
+    chosen.fill(*[0.03] * 6, *[0.02] * 6, *(0.02 + change for change in changes))
+    first, *_ = answer.list_sentences(chosen.build())  # only the CNN has loss cross_entropy
+    assert first.startswith("Loss spread against margin: +0.17 points [")
+    assert first.endswith("higher test/error with 6 seeds.")
 
 
 def test_seeds_that_differ_in_sign_or_not_at_all_cannot_tell(ablation) -> None:

@@ -135,3 +135,11 @@ def test_the_number_of_an_ensemble_is_that_of_as_many_members(choose: Callable) 
     chosen = choose("cifar10_ensemble")
     (number,) = trained.find_published(chosen.sweep, chosen.points[:1], members=7)
     assert not number.differs
+
+
+@pytest.mark.parametrize(("words", "text"), [("3,uniform", "3 (dynamic)"), ("3,em", "3")])
+def test_the_iterations_of_each_routing_are_named(choose: Callable, words: str, text: str) -> None:
+    chosen = choose("ablation", routing=words, recon="0")
+    points = [point for point in chosen.points if point.arm == "capsnet"]
+    line = trained.describe_trained(replace(chosen.sweep, rows=("routing",)), points)
+    assert line.endswith(f"; routing.num_iters {text}.")

@@ -23,14 +23,21 @@ from capsweep.report.table import CellGroup, ResultTable
 from capsweep.report.trained import FACTS, NAMES, warn_of_cuts
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.metric_format import measure_of
-from capsweep.statistics.seeds import LEVEL, PairedDifference, adjust_tests, paired_difference
+from capsweep.statistics.seeds import (
+    LEVEL,
+    PairedDifference,
+    adjust_tests,
+    paired_difference,
+    smallest_p,
+)
 from capsweep.sweep.choices import ITERATIONS, RECONSTRUCTION
 
 MOST_NAMED = 3  # comparisons that a sentence lists; of more, the sentence counts outcomes
 MOST_PRINTED = 6  # sentences that the terminal prints
-# Names of axes at the start of a sentence; other axes have the name of their key.
+# Names of axes at the start of a sentence; other axes have the name of their key, and a key that is
+# one word, such as `loss`, begins with a capital letter.
 AXES = {key: name.capitalize() for key, name in (FACTS | NAMES).items()}
-AXES |= {"routing": "Routing", ITERATIONS: "Routing iterations", RECONSTRUCTION: "Reconstruction"}
+AXES |= {ITERATIONS: "Routing iterations", RECONSTRUCTION: "Reconstruction"}
 UNTOLD = "cannot be told"
 ONE_SEED = "One seed cannot tell a difference from chance: type SEEDS=3 for three seeds."
 
@@ -76,9 +83,10 @@ def list_sentences(table: ResultTable) -> list[str]:
         return []
     if len(table.sweep.seeds) == 1:
         return [ONE_SEED] if len(table.rows) > 1 else []
-    sentences: dict[tuple[int, str], list[Comparison]] = {}
+    sentences: dict[tuple[int, str, str], list[Comparison]] = {}
     for comparison in list_comparisons(table):
-        sentences.setdefault((comparison.column, comparison.axis), []).append(comparison)
+        key = comparison.column, comparison.axis, comparison.reference
+        sentences.setdefault(key, []).append(comparison)
     return [_write_sentence(table, each) for each in sentences.values()]
 
 
@@ -113,7 +121,9 @@ def list_comparisons(table: ResultTable) -> list[Comparison]:
 def _compare_values(
     table: ResultTable, groups: Sequence[CellGroup], place: int
 ) -> Iterator[Comparison]:
-    """Compare each value of an axis with its first value; p is not set yet.
+    """Compare each value of an axis with the first value that can be paired; p is not set yet.
+
+    The first value of an axis may have no pairs with other values, because only one arm has it.
 
     Args:
         table: The table.
@@ -123,13 +133,15 @@ def _compare_values(
     key, most = table.sweep.rows[place], table.measure.high - table.measure.low
     values = list(dict.fromkeys(group.coordinates[place] for group in groups))
     values = [value for value in values if value is not None]
-    for value in values[1:]:
-        pairs = list(_pair_fields(table.sweep.rows, groups, place, (value, values[0])))
-        ours, theirs = (_average_by_seed([pair[side] for pair in pairs]) for side in (0, 1))
-        if (difference := paired_difference(ours, theirs, most)) is not None:
-            name, reference = (_name_value(key, each, values) for each in (value, values[0]))
-            column = groups[0].column
-            yield Comparison(column, key, name, reference, len(pairs), difference, None)
+    names = {value: _name_value(key, value, values) for value in values}
+    for n, value in enumerate(values):
+        for first in values[:n]:
+            pairs = list(_pair_fields(table.sweep.rows, groups, place, (value, first)))
+            ours, theirs = (_average_by_seed([pair[side] for pair in pairs]) for side in (0, 1))
+            if (difference := paired_difference(ours, theirs, most)) is not None:
+                at = groups[0].column, key, names[value], names[first], len(pairs)
+                yield Comparison(*at, difference, None)
+                break
 
 
 def _pair_fields(
@@ -175,7 +187,8 @@ def _write_sentence(table: ResultTable, comparisons: Sequence[Comparison]) -> st
     """
     first, metric = comparisons[0], table.sweep.metric
     where = f" ({table.name_column(first.column)})" if len(table.columns) > 1 else ""
-    axis = AXES.get(first.axis, first.axis)
+    axis = first.axis.capitalize() if first.axis.isalpha() else first.axis
+    axis = AXES.get(first.axis, axis)
     if len(comparisons) == 1 and axis:
         text = _describe_comparison(first, metric)
         return f"{axis} {first.name} against {first.reference}{where}: {text}."
@@ -189,17 +202,31 @@ def _write_sentence(table: ResultTable, comparisons: Sequence[Comparison]) -> st
 def _describe_comparison(comparison: Comparison, metric: str) -> str:
     """Write a comparison, such as `-0.09 points [-1.40, 1.20], cannot be told with 3 seeds`."""
     difference = comparison.difference
-    text, seeds = _format_difference(comparison, metric), count_of(difference.n, "seed")
+    text = _format_difference(comparison, metric)
     text += f", mean over {comparison.settings} settings" if comparison.settings > 1 else ""
     if difference.is_constant:
+        seeds = count_of(difference.n, "seed")
         return f"{text}, equal for all {seeds}, so that no test is possible"
     told = comparison.outcome if comparison.outcome == UNTOLD else f"{comparison.outcome} {metric}"
-    return f"{text}, {told} with {seeds}"
+    return f"{text}, {told} with {_describe_seeds([comparison])}"
+
+
+def _describe_seeds(comparisons: Sequence[Comparison]) -> str:
+    """Return the numbers of seeds, with the assumption of the t test if a claim depends on it.
+
+    A claim depends on the assumption if a sign-flip test of the seeds could never reach LEVEL.
+    """
+    counts = sorted({each.difference.n for each in comparisons})
+    lowest = f"{counts[0]} to " if len(counts) > 1 else ""
+    claimed = [each.difference.n for each in comparisons if each.outcome != UNTOLD]
+    is_bold = bool(claimed) and smallest_p(min(claimed)) > LEVEL
+    condition = ", if differences are normally distributed" if is_bold else ""
+    return f"{lowest}{count_of(counts[-1], 'seed')}{condition}"
 
 
 def _count_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
     """Count the outcomes of comparisons, and give the largest difference of each outcome."""
-    parts, counts = [], [each.difference.n for each in comparisons]
+    parts = []
     for outcome in ("lower", "higher", UNTOLD):
         those = [each for each in comparisons if each.outcome == outcome]
         if those:
@@ -207,8 +234,7 @@ def _count_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
             text = f"{most.name}, {_format_difference(most, metric)}"
             parts.append(f"{len(those)} of {len(comparisons)} {outcome} (furthest: {text})")
     place = "`make report ARGS=--json` lists" if comparisons[0].axis else "the table has"
-    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    return f"with {seeds} seeds: {', '.join(parts)}; {place} each difference"
+    return f"with {_describe_seeds(comparisons)}: {', '.join(parts)}; {place} each difference"
 
 
 def _format_difference(comparison: Comparison, metric: str) -> str:

@@ -17,9 +17,9 @@ from capsweep.report.grid import MISSING, describe_row, format_value
 from capsweep.runtime.terminal import describe_seeds
 from capsweep.statistics import metric_format
 from capsweep.sweep import expand, spec
-from capsweep.sweep.choices import SHOWN
+from capsweep.sweep.choices import ITERATIONS, SHOWN
 from capsweep.sweep.expand import ACCURACY, Point, as_coordinate
-from capsweep.sweep.spec import Sweep
+from capsweep.sweep.spec import ROUTING, Sweep
 
 FACTS = {  # keys that every table describes, and their names
     **{"dataset": "data set", "model": "network", "epochs": "epochs"},
@@ -50,6 +50,7 @@ def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
     For the data source, routing, loss, optimiser and recipe, the line gives the name of the chosen
     option. Any other key is listed only if its value in some row is not the value that the chosen
     options give. Two rows with equal descriptions therefore have equal science.
+    The numbers of iterations are also listed if the routing is an axis of the table.
     """
     keys = tuple(dict.fromkeys(("arm", *sweep.rows, *sweep.columns)))
     places: dict[Place, list[Point]] = {}
@@ -63,9 +64,11 @@ def describe_trained(sweep: Sweep, points: Sequence[Point]) -> str:
         noun = "seed" if key == "seed" and len(sweep.seeds) == 1 else name
         facts.append(f"{noun} {', '.join(texts)}")
     shown = {*keys, *FACTS, *(f"{key}.name" for key in (*FACTS, *OPTIONS))}
-    for key, values in _list_differences(places):
+    always = [ITERATIONS] if ROUTING in keys else []
+    for key, values in _list_differences(places, always):
         if key not in shown:
-            facts.append(f"{NAMES.get(key, key)} {', '.join(_name_places(values))}")
+            texts = _name_places(values) if len(set(values.values())) > 1 else values.values()
+            facts.append(f"{NAMES.get(key, key)} {', '.join(map(str, dict.fromkeys(texts)))}")
     return f"trained: {'; '.join(facts)}."
 
 
@@ -81,13 +84,13 @@ def _describe_fact(key: str, points: Sequence[Point]) -> str:
 
 
 def _list_differences(
-    places: Mapping[Place, Sequence[Point]],
+    places: Mapping[Place, Sequence[Point]], always: Sequence[str]
 ) -> Iterator[tuple[str, dict[Place, str | None]]]:
     """Yield each option or key in which places differ, with the text of its value for each place.
 
     A place is a tuple of coordinates; its cells differ only in the seed. A key is yielded only if
-    its value at some place differs from the value that the chosen options give. The text is None
-    for a place that does not have the key.
+    its value at some place differs from the value that the chosen options give, or if it is in
+    `always`. The text is None for a place that does not have the key.
     """
     values: dict[str, dict[Place, str | None]] = {key: {} for key in OPTIONS}
     others: set[str] = set()
@@ -103,7 +106,8 @@ def _list_differences(
             values.setdefault(key, {})[place] = None if is_absent else _format_exactly(value)
     for key, known in values.items():
         by_place = {place: known.get(place) for place in places}
-        if key in {*OPTIONS, *others} and len(set(by_place.values())) > 1:
+        differs = len(set(by_place.values())) > 1
+        if (key in {*OPTIONS, *others} and differs) or (key in always and any(by_place.values())):
             yield key, by_place
 
 

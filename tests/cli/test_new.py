@@ -87,7 +87,7 @@ def test_it_names_what_it_wrote_and_three_commands(
     first, train, last = named.splitlines()
     assert NAME in first
     assert NAME in last
-    assert f'make train ARGS="{kind}={NAME} debug=fast' in train
+    assert f"make train {kind}={NAME} debug=fast" in train
 
 
 def test_all_kinds_run_together_and_other_cells_keep_their_code(checkout: Checkout) -> None:

@@ -27,10 +27,18 @@ MOST_LINES = 30  # of classes that are printed
 # A note is printed for images with a shorter side, in pixels, or with more pixels than this.
 SMALL, LARGE = 17, 96 * 96
 # The commands to type next, by the kind of the new files.
-TRAIN = 'train ARGS="KIND=NAME debug=fast"'
+TRAIN = "train KIND=NAME debug=fast"
 COMMANDS = {
-    "routing": ('test ARGS="-k NAME tests/model/routing"', TRAIN, "sweep ROUTING=NAME"),
-    "loss": ("test ARGS=tests/model/test_NAME_loss.py", TRAIN, 'sweep ARGS="loss=margin,NAME"'),
+    "routing": (
+        'test ARGS="-k NAME tests/model/routing"',
+        TRAIN,
+        "sweep ROUTING=3,NAME BASELINE=capsnet",
+    ),
+    "loss": (
+        "test ARGS=tests/model/test_NAME_loss.py",
+        TRAIN,
+        "sweep loss=margin,NAME BASELINE=capsnet",
+    ),
     "model": ("test ARGS=tests/model/test_NAME.py", TRAIN, "sweep MODEL=NAME"),
     "dataset": ("plan DATASET=NAME", TRAIN, "sweep DATASET=NAME"),
     "sweep": ("plan SWEEP=NAME", "sweep SWEEP=NAME", "report SWEEP=NAME"),

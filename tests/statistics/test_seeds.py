@@ -57,10 +57,13 @@ def test_an_interval_is_inside_of_what_the_metric_can_be() -> None:
         m: (measure_of(m).low, measure_of(m).high) for m in ("test/error", "a/loss", "val/mine")
     }
     assert [*ends.values()] == [(0, 1), (0, math.inf), (-math.inf, math.inf)]
-    low, high = summarise_values([0.0, 0.01, 0.02]).interval
-    assert low < 0
-    assert summarise_values([0.0, 0.01, 0.02], *ends["test/error"]).interval == (0, high)
-    assert summarise_values([0.98, 0.99, 1.0], *ends["test/error"]).interval[1] == 1
+    interval = summarise_values([0.0, 0.01, 0.02]).interval
+    assert interval is not None
+    assert interval[0] < 0
+    assert summarise_values([0.0, 0.01, 0.02], *ends["test/error"]).interval == (0, interval[1])
+    mirrored = summarise_values([0.98, 0.99, 1.0], *ends["test/error"]).interval
+    assert mirrored is not None
+    assert mirrored[1] == 1
     far = paired_difference({0: 1.0, 1: 1.0, 2: 0.0}, {0: 0.0, 1: 0.0, 2: 0.5}, most=1)
     assert far.interval == (-1, 1)
 

@@ -39,6 +39,15 @@ def assert_refused(folder: Path, message: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_a_file_beside_its_yaml_needs_no_data_folder(tmp_path: Path) -> None:
+    reader = save(tmp_path)
+    message = r"nowhere does not exist; set DATA_DIR to the folder that has own\.npz from conf/"
+    with pytest.raises(DataError, match=message):
+        reader.read(str(tmp_path / "nowhere"))
+    beside = NpzReader(reader.sha256, [str(tmp_path)], num_classes=3)
+    assert len(beside.read(str(tmp_path / "nowhere")).train.labels_N) == len(LABELS)
+
+
 def shape_images(*shape: int) -> dict[str, np.ndarray]:
     """Arrays of images of this shape, of the splits that `save` writes."""
     images = DRAW.integers(0, 256, (6, *shape), dtype=np.uint8)

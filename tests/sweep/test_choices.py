@@ -160,6 +160,8 @@ def test_differences_may_be_to_another_arm_but_where_arms_stop_at_the_baselines_
     sweep = choices.apply_words(ablation, {"BASELINE": "capsnet"})
     assert sweep.baseline == "capsnet"
     assert {point.arm for point in expand.expand_sweep(sweep)} == {"cnn", "capsnet"}
+    alone = choices.apply_words(ablation, {"BASELINE": "capsnet", "ARMS": "capsnet"})
+    assert {point.arm for point in expand.expand_sweep(alone)} == {"capsnet"}
     with pytest.raises(ConfigError, match=r"em_viewpoint\.yaml has arms matched to cnn"):
         choices.load_sweep("em_viewpoint", {"BASELINE": "capsnet"})
 

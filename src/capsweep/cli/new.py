@@ -27,10 +27,11 @@ MOST_LINES = 30  # of classes that are printed
 # A note is printed for images with a shorter side, in pixels, or with more pixels than this.
 SMALL, LARGE = 17, 96 * 96
 # The commands to type next, by the kind of the new files.
-TRAIN = 'train ARGS="KIND=NAME debug=fast"'
+TRAIN = "train KIND=NAME debug=fast"
+BESIDE = "BASELINE=capsnet"  # the first row of this arm has the shipped routing and loss
 COMMANDS = {
-    "routing": ('test ARGS="-k NAME tests/model/routing"', TRAIN, "sweep ROUTING=NAME"),
-    "loss": ("test ARGS=tests/model/test_NAME_loss.py", TRAIN, 'sweep ARGS="loss=margin,NAME"'),
+    "routing": ('test ARGS="-k NAME tests/model/routing"', TRAIN, f"sweep ROUTING=3,NAME {BESIDE}"),
+    "loss": ("test ARGS=tests/model/test_NAME_loss.py", TRAIN, f"sweep loss=margin,NAME {BESIDE}"),
     "model": ("test ARGS=tests/model/test_NAME.py", TRAIN, "sweep MODEL=NAME"),
     "dataset": ("plan DATASET=NAME", TRAIN, "sweep DATASET=NAME"),
     "sweep": ("plan SWEEP=NAME", "sweep SWEEP=NAME", "report SWEEP=NAME"),
@@ -111,9 +112,8 @@ def import_data(target: Path, parsed: argparse.Namespace) -> dict[str, str]:
     highest = max(int(each.images_NCHW.max()) for each in splits.values())
     print(f"images: channels {channels}, height {height}, width {width}, {lowest} to {highest}")
     print(*_describe_classes(names, splits), sep="\n")
-    print(
-        *(f"left out: {text}" for text in data.left_out), sep="\n", end="\n" * bool(data.left_out)
-    )
+    for text in data.left_out:
+        print(f"left out: {text}")
     if (is_small := min(height, width) < SMALL) or height * width > LARGE:
         what = "are too small for most networks" if is_small else "make training slow"
         again = f"remove conf/dataset/{target.stem}.yaml and type the command again with --size"

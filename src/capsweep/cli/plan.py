@@ -34,6 +34,7 @@ def run_plan(parsed: argparse.Namespace) -> None:
     costs = read_estimates(ledger, planned.entries, planned.begun)
     console = terminal.make_console(stderr=parsed.json)
     if parsed.calibrate:
+        places.prepare(node_places)
         cells = [cell.cell for cell in planned.cells]
         calibrate_cells(costs, cells, ledger, node_places, console.out)
     if parsed.json:

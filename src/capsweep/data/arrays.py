@@ -52,7 +52,7 @@ class NpzReader(OfficialReader):
             last). None infers the order from the shape.
     """
 
-    publisher = "the clone in which `make new` wrote it (conf/dataset)"
+    publisher = "conf/dataset of the clone in which `make new` wrote it"
 
     def __init__(
         self,

@@ -248,19 +248,19 @@ class OfficialFiles:
 
         Raises:
             ConfigError: If a URL or the name of a folder is not valid.
-            DataError: If the data folder does not exist, if a file cannot be read, or if a fetched
-                file cannot be stored.
+            DataError: If no folder has the file and the data folder does not exist, if a file
+                cannot be read, or if a fetched file cannot be stored.
             StoreError: If the object store does not answer or refuses access.
         """
         with _report_unreadable():
-            if not is_url(data) and not Path(data).is_dir():
-                raise DataError(
-                    f"{KEY}: {data} does not exist; set DATA_DIR to the folder with the files from "
-                    f"{self.publisher}"
-                )
             for place, name in itertools.product(resolve_folders(data, self.folders), names):
                 if fetch_file(place, name):
                     return locate_folder(place) / name
+            if not is_url(data) and not Path(data).is_dir():
+                raise DataError(
+                    f"{KEY}: {data} does not exist; set DATA_DIR to the folder that has {names[0]} "
+                    f"from {self.publisher}"
+                )
             return None
 
     def find_all(self, data: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:

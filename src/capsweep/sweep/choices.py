@@ -115,6 +115,8 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
             "out (routing=NAME chooses a routing)"
         )
     file = sweep
+    if (text := words.get("BASELINE")) is not None:
+        sweep = _set_baseline(sweep, text)
     if (text := words.get("ARMS")) is not None:
         sweep = _keep_arms(sweep, text)
     if (text := words.get("SEEDS")) is not None:
@@ -134,8 +136,6 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
     metric = words.get("METRIC", sweep.metric)
     if metric != sweep.metric:  # the published numbers are for the metric of the file
         sweep = replace(sweep, metric=metric, published=Published())
-    if (text := words.get("BASELINE")) is not None:
-        sweep = _set_baseline(sweep, text)
     sweep = replace(sweep, excluded=tuple(map(_read_excluded, _split(words.get("EXCLUDE")))))
     return replace(sweep, words=_describe_words(file, sweep, words, typed))
 
@@ -298,7 +298,7 @@ def _check_arms(sweep: Sweep, where: str, names: set[str]) -> None:
 
 
 def _set_baseline(sweep: Sweep, name: str) -> Sweep:
-    """Return the sweep with another baseline; the arm that was the baseline stays in the table."""
+    """Return the sweep with another baseline, which must be an arm of the file."""
     _check_arms(sweep, f"BASELINE={name}", {name})
     if any(arm.matched for arm in sweep.arms) and name != sweep.baseline:
         raise ConfigError(

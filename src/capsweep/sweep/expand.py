@@ -91,8 +91,11 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
             text = " ".join(f"{key}={value}" for key, value in place.items())
             raise ConfigError(f"EXCLUDE='{text}': no cell of {where} has these values")
     kept = [p for p in points if not any(_is_at(p, place) for place in sweep.excluded)]
-    for arm in sorted({point.arm for point in points} - {point.arm for point in kept}):
-        cure = "name the arm that is meant, such as EXCLUDE='arm=capsnet epochs=1'"
+    names = [*dict.fromkeys(point.arm for point in kept)] or ["NAME"]
+    for arm in sorted({point.arm for point in points} - {*names}):
+        cure = f"to leave out an arm, type ARMS={','.join(names)}"
+        cure += f" BASELINE={names[0]}" * (sweep.baseline not in names)
+        cure += "; to exclude cells of one arm, name it: EXCLUDE='arm=capsnet epochs=1'"
         raise ConfigError(f"{where}: EXCLUDE leaves no cell of arm {arm}; {cure}")
     return kept
 

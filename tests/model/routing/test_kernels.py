@@ -15,7 +15,7 @@ from capsweep.model.routing import LayerSizes, describe_routing
 from capsweep.model.routing.dynamic import DynamicRouting
 from capsweep.model.votes import Votes
 
-pytest.importorskip("triton", reason="triton is not installed (it is on Linux, in the dev extra)")
+pytest.importorskip("triton", reason="triton is not installed (make check installs it on Linux)")
 
 SUPPORT = Path(__file__).resolve().parents[2] / "support"
 

@@ -51,6 +51,12 @@ def test_the_digits_of_a_composed_data_set_are_a_column() -> None:
     assert content.describe_tracking(cell, Labels())["columns"] == {"dataset.source": "digits"}
 
 
+def test_names_of_classes_are_a_column_for_the_confusion_matrix() -> None:
+    cell = compose.cell(["dataset=smallnorb"])
+    names = ["animal", "human", "airplane", "truck", "car"]
+    assert content.describe_tracking(cell, Labels())["columns"] == {content.CLASS_NAMES: names}
+
+
 SWEEPS = sorted(path.stem for path in package_files.find_folder("sweeps").glob("*.yaml"))
 
 

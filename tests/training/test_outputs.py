@@ -73,12 +73,13 @@ def test_pictures_and_caption_are_those_of_the_examples(
             return Batch(images, torch.zeros(1, dtype=torch.int64))
 
     monkeypatch.setattr(fit, "WORST_COUNT", 1)
-    directory, evals = CellDirectory(tmp_path), tmp_path / "evals"
-    fit.write_worst_examples(directory, np.eye(3), np.arange(3), Grey())
+    directory, evals, names = CellDirectory(tmp_path), tmp_path / "evals", ["cat", "dog", "owl"]
+    fit.write_worst_examples(directory, np.eye(3), np.arange(3), Grey(), names)
     assert not evals.exists()  # none is classified wrongly
     scores, labels = np.eye(3)[[0, 1, 2, 1]], np.array([0, 2, 2, 0])
-    fit.write_worst_examples(directory, scores, labels, Grey())
+    fit.write_worst_examples(directory, scores, labels, Grey(), names)
     with np.load(evals / "worst-examples.npz") as file:
         assert file["indices"].tolist() == [1]
         assert str(file["caption"]).startswith("1 of 2 wrongly classified test examples")
+        assert str(file["caption"]).endswith("predicted for it: owl as dog")
     assert Image.open(evals / "worst-examples.png").convert("L").getextrema() == (0, 255)

@@ -324,6 +324,12 @@ def flatten(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return columns
 
 
+def name_classes(config: Mapping[str, Any]) -> list[str]:
+    """Return the names of a cell's classes: `dataset.class_names`, or else numbers."""
+    dataset = config["dataset"]
+    return [str(name) for name in dataset.get("class_names") or range(dataset["num_classes"])]
+
+
 def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return `did you mean NAME?` for the most similar known name; empty if no name is similar."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

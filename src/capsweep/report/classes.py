@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from capsweep.config.cell import name_classes
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.stored_files import PREDICTIONS
@@ -49,10 +50,9 @@ def note_never_predicted(table: ResultTable) -> list[str]:
 
 
 def _name_classes(cell: TableCell, with_dataset: bool = False) -> list[str]:
-    """Return the names of a cell's classes: `class_names` of the data set, or else numbers."""
-    dataset = cell.point.cell.config["dataset"]
-    names = dataset.get("class_names") or range(dataset["num_classes"])
-    return [f"{name} of {dataset['name']}" if with_dataset else str(name) for name in names]
+    config = cell.point.cell.config
+    where = f" of {config['dataset']['name']}" if with_dataset else ""
+    return [f"{name}{where}" for name in name_classes(config)]
 
 
 def make_class_figures(table: ResultTable, ledger: Ledger) -> Iterator[ReportFigure]:

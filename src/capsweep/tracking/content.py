@@ -31,6 +31,7 @@ LONGEST, LONGEST_TAG = 128, 64  # characters that W&B allows in a name and in a 
 ITERATIONS, WEIGHT = "routing.num_iters", "loss.reconstruction.weight"
 CODE = ("numerics", "commit", "dirty")
 COLUMNS = "wandb/columns.json"  # file in the storage
+CLASS_NAMES = "dataset.class_names"
 
 
 @dataclass(frozen=True)
@@ -163,11 +164,13 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     """Return the section `tracking` of a cell's provenance.
 
     The section has the project, the entity, the mode and the labels of the W&B run. Without W&B,
-    the project is None and the mode is "none". Its columns also have the data source, if any.
+    the project is None and the mode is "none". Its columns also have the data source and the names
+    of the classes, if any.
     """
     named = labels if labels.name else replace(labels, name=cell.signature)
-    source = cell.config["dataset"].get("source")  # not part of science, but useful to sort runs
-    columns = {} if source is None else {"dataset.source": source}
+    # Not part of science, but useful to sort runs and to name the classes of a confusion matrix.
+    known = ((key, get(cell.config, key)) for key in ("dataset.source", CLASS_NAMES))
+    columns = {key: value for key, value in known if value is not None}
     logger, place = cell.config["logger"], UNTRACKED
     if logger["name"] == "wandb":
         place = {key: logger[key] for key in ("project", "entity")}

@@ -167,7 +167,8 @@ def log_files(
             logged[CONFUSION] = wandb.plot.confusion_matrix(
                 y_true=labels.tolist(),
                 preds=scores_MN.argmax(axis=1).tolist(),
-                class_names=list(map(str, range(scores_MN.shape[1]))),
+                class_names=run.config.get(contents.CLASS_NAMES)
+                or list(map(str, range(scores_MN.shape[1]))),
                 title="",
             )
     for name in pictures:

@@ -6,7 +6,7 @@ channels, H height and W width of an image.
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from capsweep.runtime.lightning import Callback, LightningModule, Trainer
 # isort: split
 from torchvision.utils import save_image
 
-from capsweep.config.cell import Cell
+from capsweep.config.cell import Cell, name_classes
 from capsweep.config.places import Places
 from capsweep.data.batches import EvaluatedSplit
 from capsweep.data.images import PreparedSplits
@@ -91,7 +91,7 @@ def train_and_test(
     scores, labels = scores_MN.float().numpy(), labels_M.numpy()
     arrays: dict[str, Any] = {"scores": scores, "labels": labels}
     directory.write("predictions.npz", lambda file: np.savez_compressed(file, **arrays))
-    write_worst_examples(directory, scores, labels, splits["test"])
+    write_worst_examples(directory, scores, labels, splits["test"], name_classes(cell.config))
     directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
     return _summarise_run(cell, task, splits, recorder) | {
         "seconds": {"fit": sum(row["seconds"] for row in recorder.rows), "total": seconds},
@@ -210,7 +210,11 @@ def measure_quantiles(active: Tensor) -> dict[str, float]:
 
 
 def write_worst_examples(
-    directory: CellDirectory, scores_MN: np.ndarray, labels: np.ndarray, test: EvaluatedSplit
+    directory: CellDirectory,
+    scores_MN: np.ndarray,
+    labels: np.ndarray,
+    test: EvaluatedSplit,
+    names_N: Sequence[str],
 ) -> None:
     """Write at most 25 wrongly classified test examples to evals/worst-examples.npz and .png.
 
@@ -233,6 +237,7 @@ def write_worst_examples(
         scores_MN: The scores of the test examples, [M, N].
         labels: The labels of the test examples, [M] or [M, L].
         test: The test split, which has the images.
+        names_N: The names of the classes, for the caption.
     """
     wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
     if not len(wrong):
@@ -240,8 +245,8 @@ def write_worst_examples(
     indices_K = wrong[:WORST_COUNT]
     labels_KL = labels.reshape(len(labels), -1)[indices_K]
     predictions_KL = examples.predict_classes(scores_MN[indices_K], labels_KL.shape[1])
-    names = (map(_join_classes, classes) for classes in (labels_KL, predictions_KL))
-    taken = ", ".join(map(" as ".join, zip(*names, strict=True)))
+    pairs = zip(labels_KL.tolist(), predictions_KL.tolist(), strict=True)
+    taken = ", ".join(" as ".join(_name_classes(each, names_N) for each in pair) for pair in pairs)
     caption = (
         f"{len(indices_K)} of {len(wrong)} wrongly classified test examples: those whose wrong "
         "class had the largest margin over the label. The margin falls from left to right and from "
@@ -265,5 +270,5 @@ def write_worst_examples(
     directory.write(f"{EVALUATIONS}/{WORST}.png", write_sheet)
 
 
-def _join_classes(classes_L: np.ndarray) -> str:
-    return " ".join(map(str, sorted(classes_L.tolist())))
+def _name_classes(classes: Sequence[int], names_N: Sequence[str]) -> str:
+    return " ".join(names_N[number] for number in sorted(classes))

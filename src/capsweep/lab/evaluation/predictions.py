@@ -20,6 +20,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsweep.config.cell import name_classes
 from capsweep.data.arrays import MOST_CHANNELS
 from capsweep.data.batches import Batch, Presenter
 from capsweep.data.image_batches import ShiftedImages
@@ -240,7 +241,7 @@ def publish_predictions(
     with torch.no_grad():
         output = cell(inputs_KCHW)
     scores_MN = np.concatenate(scores)
-    names = [str(n) for n in cell.config["dataset"].get("class_names") or range(scores_MN.shape[1])]
+    names = name_classes(cell.config)
     numbers = {str(number): name for number, name in enumerate(names) if str(number) not in names}
     readable = [each._replace(label=numbers.get(each.label or "", each.label)) for each in readable]
     top_ML = predict_classes(scores_MN, reader.classes_per_image)

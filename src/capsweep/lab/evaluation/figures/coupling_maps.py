@@ -19,6 +19,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from capsweep.config.cell import name_classes
 from capsweep.lab.evaluation.couplings import Children, LinkSpread, find_children
 from capsweep.lab.evaluation.figures import Drawing, finish_figure
 from capsweep.lab.evaluation.traces import RoutedCell
@@ -27,6 +28,7 @@ from capsweep.report import charts
 
 EDGES = np.linspace(-4, 0, 41)  # edges of the histogram's bins: log10 of the coupling
 MOST_WRITTEN = 160  # a map with more entries has colours only, without numbers
+MOST_NAMES = 40  # a map with more parent types has numbers, not names, at its axis
 MOST_PARENTS = 10  # parent types whose children are drawn by place
 # Blue: less than an equal share; white: equal; red: more; grey: no child has parents.
 COLOURS = matplotlib.colormaps["RdBu_r"].with_extremes(bad="0.8")
@@ -197,12 +199,22 @@ class CouplingMaps:
         for (left, right), (name, map_IJ) in zip(grid, maps.items(), strict=True):
             layer = self.layers[name]
             figure.colorbar(_draw_map(left, map_IJ, layer.find_centre(map_IJ)), ax=left)
+            names = self._name_parents(name, map_IJ.shape[1])
+            if 0 < len(names) <= MOST_NAMES:
+                left.set_xticks(range(len(names)), names, rotation=90)
             left.set_title(name, loc="left")
             percent = 100 * layer.counts / layer.counts.sum()
             right.stairs(percent, 10**EDGES, fill=True, color=charts.COLOURS[0])
             right.set(xscale="log", xlabel="coupling", ylabel="% of couplings")
             right.axvline(1 / np.median(layer.children.choices), color="0.2", linestyle=":")
         return finish_figure(figure, f"cell {self.routed.cell.name}: couplings by type", caption)
+
+    def _name_parents(self, name: str, types: int) -> list[str]:
+        """Return the names of a layer's parents if these are classes with names; else nothing."""
+        config = self.routed.cell.config
+        is_named = name == list(self.layers)[-1] and config["dataset"].get("class_names")
+        names = name_classes(config) if is_named else []
+        return names if len(names) == types else []
 
     def find_places(self, name: str) -> np.ndarray | None:
         """Return the shares [rows, columns, J] by place; None if places form no square."""
@@ -229,13 +241,16 @@ class CouplingMaps:
         batch = self.routed.cell.test.evaluation_batch(slice(self.image, self.image + 1))
         pixels_1CHW = charts.scale_images(batch.images_BCHW.cpu().numpy())
         grid[0, 0].imshow(charts.to_rgb(pixels_1CHW)[0])
-        grid[0, 0].set_title(f"input\nlabel {', '.join(map(str, batch.labels.flatten().tolist()))}")
+        names = name_classes(self.routed.cell.config)
+        labels = ", ".join(names[label] for label in batch.labels.flatten().tolist())
+        grid[0, 0].set_title(f"input\nlabel {labels}")
         for row, (name, places_RCJ) in zip(grid, places.items(), strict=True):
             largest_J = np.argsort(-np.nanmean(places_RCJ, axis=(0, 1)), kind="stable")
             centre = self.layers[name].find_centre(places_RCJ)
+            parents = self._name_parents(name, places_RCJ.shape[2]) or range(places_RCJ.shape[2])
             for axes, parent in zip(row[1:], sorted(largest_J[:across]), strict=False):
                 _draw_heat(axes, places_RCJ[..., parent], centre, places_RCJ)
-                axes.set_title(f"{name}\n{parent}")
+                axes.set_title(f"{name}\n{parents[parent]}")
             figure.colorbar(row[1].images[0], ax=row.tolist(), fraction=0.015)
         title = f"cell {self.routed.cell.name}: couplings by place of the children"
         return finish_figure(figure, title, caption)

@@ -114,7 +114,7 @@ def test_a_command_that_runs_already_is_named(
     ("words", "message"),
     [
         ("sweep ablation CLUSTER=aws", "cluster=aws: no such option; "),
-        ("sweep ablation --dry-run", "`capsweep plan` prints the cells"),
+        ("sweep ablation --dry-run", "capsweep plan` prints the cells"),
         ("sweep ablation CLUSTER=address --detach EXECUTOR=local", "needs EXECUTOR=ray"),
         (
             "status RAY_ADDRESS=https://me:secret@head:8265",

@@ -175,8 +175,9 @@ def format_command(*words: str) -> str:
     """
     program, script = ["capsweep"], Path(sys.executable).with_name("capsweep")
     if shutil.which("capsweep") is None:
-        is_there = script.exists()
-        program = [os.path.relpath(script)] if is_there else [sys.executable, "-m", "capsweep"]
+        near = os.path.relpath(script)
+        shown = str(script) if near.startswith("..") else near
+        program = [shown] if script.exists() else [sys.executable, "-m", "capsweep"]
     return shlex.join([*program, *words])
 
 

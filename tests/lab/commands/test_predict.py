@@ -1,5 +1,6 @@
 """`capsweep eval predict CELL --file X`: what a network says of pictures that a user has."""
 
+import contextlib
 import csv
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +22,10 @@ SHORT = ["epochs=1", "limit_batches=1"]
 
 
 def predict(cell: Cell, storage: Path, file: Path, *options: str) -> int:
-    words = [cell.signature[:8], "--file", str(file), f"STORAGE={storage}", "--device", "cpu"]
-    return cli.main(["eval", "predict", *words, *options])
+    """Types the command without STORAGE in the folder whose `outputs` is the storage."""
+    words = [cell.signature[:8], "--file", str(file), "--device", "cpu", *options]
+    with contextlib.chdir(storage.parent):
+        return cli.main(["eval", "predict", *words])
 
 
 def read_table(cell: Cell, storage: Path, stem: str) -> list[dict[str, str]]:

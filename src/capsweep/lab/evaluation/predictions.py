@@ -235,7 +235,7 @@ def publish_predictions(
     readable, scores = predict_pictures(reader, pictures, faults)
     if not readable:
         raise UserError(f"--file {parsed.file}: no picture could be read; {faults[0]}")
-    lines = [f"{n} pictures were {how}." for how, n in reader.changes.items() if n]
+    lines = [f"{how}: {count_of(n, 'picture')}." for how, n in reader.changes.items() if n]
     shown = range(0, len(readable), -(-len(readable) // MOST_SHOWN))
     inputs_KCHW = torch.cat([reader.read(readable[place]) for place in shown])
     with torch.no_grad():

@@ -99,7 +99,7 @@ def test_publish_writes_beside_the_sweep_how_to_make_it_anywhere(
 
 REFUSED = {
     "": "mine.md has the table of `make report SWEEP=mine.yaml ROUTING=3`; to replace it, remove",
-    "EPOCHS=7": "mine-EPOCHS=7 is not published: no cell is finished",
+    "EPOCHS=9": "mine-EPOCHS=9 is not published: no cell is finished",
 }
 
 
@@ -126,7 +126,7 @@ def test_other_choices_are_another_report_and_replace_no_answer_unsaid(
 def test_where_nothing_is_finished_a_report_says_how_to_see_what_is(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert report(finished, "EPOCHS=7") == 0
+    assert report(finished, "EPOCHS=9") == 0
     printed = capsys.readouterr().out
     assert "no cell is finished; `make ledger ARGS='ls sweep=ablation'` lists cells" in printed
     assert "0/3 seeds" not in printed

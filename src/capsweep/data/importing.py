@@ -62,7 +62,6 @@ def import_data(
     target: Path,
     parts: Mapping[str, Part],
     size: Size | None = None,
-    axes: str | None = None,
 ) -> Imported:
     """Read and check images and labels, and write them to an .npz file.
 
@@ -71,7 +70,6 @@ def import_data(
         target: The .npz file to write, atomically.
         parts: The images of "test" and "validation" that the source does not have.
         size: Height and width to which images are stretched; None: as they are.
-        axes: Order of the axes of images with channels, "chw" or "hwc"; None to infer the order.
 
     Raises:
         UserError: The data cannot be imported; the message says why, and what to type.
@@ -86,7 +84,7 @@ def import_data(
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{source}: it cannot be imported: {reason}") from error
-    splits = dict(check_splits(source, numbered, len(class_names), axes))
+    splits = dict(check_splits(source, numbered, len(class_names)))
     for split, share in parts.items():
         if isinstance(share, float):
             count = max(1, round(share * len(splits["train"])))
@@ -165,19 +163,12 @@ def _number_classes(splits: dict[str, Labelled]) -> tuple[dict[str, Labelled], l
         The splits with numbered labels, and the names of the classes.
 
     Raises:
-        ValueError: Labels have several columns, or a class has no training image.
+        ValueError: A class has no training image.
         ConfigError: The name of a class has a `${`, as if it were a key.
     """
     numbered, names = {}, np.array([])
     for split in sorted(splits, key=lambda split: split != "train"):
         images, labels = splits[split]
-        if labels.ndim == 2 and labels.shape[1] == 1:
-            labels = labels[:, 0]
-        if labels.ndim != 1 or len(labels) != len(images):
-            raise ValueError(
-                f"the {split} labels have the shape {labels.shape} for {len(images):,} images, but "
-                "capsweep needs one class for each image (from one-hot rows: labels.argmax(1))"
-            )
         if split == "train":
             names = np.unique(labels)
         if len(unseen := np.setdiff1d(labels, names)):
@@ -217,7 +208,7 @@ def _read_csv(path: Path) -> Labelled:
         file.seek(0)
         labels = np.loadtxt(file, str, usecols=columns, ndmin=1, **options)
     are_numbers = all(label.isdecimal() for label in labels)
-    return images.reshape(-1, side, side), labels.astype(int) if are_numbers else labels
+    return images.reshape(-1, 1, side, side), labels.astype(int) if are_numbers else labels
 
 
 def _list_idx(folder: Path) -> dict[str, dict[str, Path]]:
@@ -250,5 +241,6 @@ def _read_idx_files(path: Path) -> dict[str, Labelled]:
         pair = [own.get(f"{split} {kind}") for kind in ("images", "labels")]
         if None in pair:
             raise DataError(f"{path}: there are {split} images or labels, but not both")
-        splits[split] = tuple(decode_idx(file, read_plain_file(file)) for file in pair if file)
+        images, labels = (decode_idx(file, read_plain_file(file)) for file in pair if file)
+        splits[split] = images[:, None], labels
     return splits

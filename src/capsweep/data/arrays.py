@@ -6,6 +6,7 @@
 Shape letters: N examples, C H W image.
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -18,8 +19,6 @@ from capsweep.data.images import LabelledImages, label_images
 from capsweep.data.official import Decoded, OfficialReader
 from capsweep.errors import DataError
 from capsweep.storage.checked import open_npz
-from capsweep.storage.files import hash_open_file
-from capsweep.storage.official_files import Digest, open_content
 
 NAMES = {"train": "train", "validation": "val", "test": "test"}  # prefix of array names, by split
 # How the arrays of images and labels may be called: as in MedMNIST, or as in Keras.
@@ -78,12 +77,8 @@ class NpzReader(OfficialReader):
                 `read_arrays` or `check_splits` refuses its arrays.
             StoreError: If the object store does not answer.
         """
-        ((name, declared),) = self.sha256.items()
-        path = self.files.find_all(folder, {name: [f"{name}.npz"]})[name]
-        with open_content(path) as file:
-            key = f"dataset.reader.sha256.{name}"
-            self.files.check_digests(Digest(path, hash_open_file(file), declared, key))
-            splits, unused = read_arrays(path, file, self.axes)
+        ((path, data),) = self.read_verified(folder, self.sha256, ".npz").values()
+        splits, unused = read_arrays(path, io.BytesIO(data), self.axes)
         if "test" not in splits:
             raise DataError(f"{path}: it has no test_images, but {', '.join(unused) or LAYOUT}")
         return check_splits(path, splits, self.num_classes)

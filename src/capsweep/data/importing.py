@@ -8,7 +8,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,10 @@ from capsweep.config.validation import check_resolved
 from capsweep.data.arrays import NAMES, Labelled, check_classes, check_splits, read_arrays
 from capsweep.data.digits import decode_idx
 from capsweep.data.images import VALIDATION_SEED, Decoded, LabelledImages, hold_out
+from capsweep.data.official import write_examples
 from capsweep.data.pictures import Size, find_splits, read_pictures
 from capsweep.errors import DataError, UserError
-from capsweep.storage.files import (
-    hash_file,
-    lock_file,
-    open_plain_file,
-    read_plain_file,
-    write_atomically,
-)
+from capsweep.storage.files import hash_file, lock_file, open_plain_file, read_plain_file
 
 IDX = re.compile(r"(.*?)(train|t10k|test)[-.](images|labels)[-.]idx[13][-.]ubyte(\.gz)?")
 LABEL = ("label", "labels", "class", "target")  # names of the column of labels, in small letters
@@ -92,10 +87,8 @@ def import_data(
     check_classes(splits, len(class_names))
     if size is not None:
         splits = {split: _stretch(examples, size) for split, examples in splits.items()}
-    arrays = {f"{NAMES[name]}_images": each.images_NCHW.numpy() for name, each in splits.items()}
-    arrays |= {f"{NAMES[name]}_labels": each.labels_N.numpy() for name, each in splits.items()}
     with lock_file(target):
-        write_atomically(target, lambda file: np.savez(file, allow_pickle=False, **arrays))
+        write_examples(target, {NAMES[split]: each for split, each in splits.items()})
     return Imported(hash_file(target), splits, class_names, left_out)
 
 
@@ -116,7 +109,16 @@ def _read_splits(
     are_pictures = source.is_dir() and not _list_idx(source)
     find = find_splits if are_pictures else _read_file
     found: dict[str, Any] = find(source, left_out)  # folders of pictures, or images and labels
-    _check_parts(source, found, parts)
+    if twice := [split for split in parts if split in found]:
+        raise DataError(
+            f"{source} has {twice[0]} images already; leave out --{twice[0]}, or type --file "
+            "with the path of the training images"
+        )
+    if "test" not in {*found, *parts}:
+        raise DataError(
+            f"{source} has no test images with labels; type --test 0.2 to draw a fifth of "
+            "each class, or --test PATH"
+        )
     for split, path in parts.items():
         if isinstance(path, Path):
             other = find(path, left_out)
@@ -124,20 +126,6 @@ def _read_splits(
                 raise DataError(f"{path} has {', '.join(other)}; name images without splits")
             found[split] = other["train"]
     return read_pictures(found, size, left_out) if are_pictures else found
-
-
-def _check_parts(source: Path, splits: Collection[str], parts: Mapping[str, Part]) -> None:
-    """Raise DataError if there are two sources of a split, or no test images."""
-    if twice := [split for split in parts if split in splits]:
-        raise DataError(
-            f"{source} has {twice[0]} images already; leave out --{twice[0]}, or type --file "
-            "with the path of the training images"
-        )
-    if "test" not in {*splits, *parts}:
-        raise DataError(
-            f"{source} has no test images with labels; type --test 0.2 to draw a fifth of "
-            "each class, or --test PATH"
-        )
 
 
 def _read_file(path: Path, left_out: list[str]) -> dict[str, Labelled]:

@@ -17,18 +17,8 @@ import torch
 from capsweep.data.images import Decoded, LabelledImages, Reader, Splits
 from capsweep.runtime import terminal
 from capsweep.storage.checked import open_npz
-from capsweep.storage.files import (
-    hash_bytes,
-    lock_file,
-    user_cache_folder,
-    write_atomically,
-)
-from capsweep.storage.official_files import (
-    UNKNOWN,
-    Digest,
-    OfficialFiles,
-    read_content,
-)
+from capsweep.storage.files import hash_bytes, lock_file, user_cache_folder, write_atomically
+from capsweep.storage.official_files import UNKNOWN, Digest, OfficialFiles, read_content
 
 FORMAT = 2  # increase it when a reader decodes the same files to different arrays than before
 DIGESTS = "digests"  # name of the array with the digests of the splits, as JSON
@@ -74,11 +64,24 @@ def decode_once(
 
 def _save_decoded(path: Path, identity: str, images: Decoded) -> None:
     digests = {split: examples.digest for split, examples in images.items()}
-    arrays = {"identity": np.array(identity), DIGESTS: np.array(json.dumps(digests))}
-    for split, examples in images.items():
-        arrays[f"{split}_images"] = examples.images_NCHW.numpy()
-        arrays[f"{split}_labels"] = examples.labels_N.numpy()
-    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+    others = {"identity": np.array(identity), DIGESTS: np.array(json.dumps(digests))}
+    write_examples(path, images, **others)
+
+
+def write_examples(path: Path, examples: Decoded, **others: np.ndarray) -> None:
+    """Write an .npz file atomically, with the arrays NAME_images and NAME_labels.
+
+    Args:
+        path: The file.
+        examples: The examples by NAME.
+        **others: More arrays of the file.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    arrays = {f"{name}_images": each.images_NCHW.numpy() for name, each in examples.items()}
+    arrays |= {f"{name}_labels": each.labels_N.numpy() for name, each in examples.items()}
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays, **others))
 
 
 def _load_decoded(path: Path, identity: str) -> Decoded | None:

@@ -65,12 +65,9 @@ def halve_images(images_NCHW: np.ndarray) -> np.ndarray:
     Returns:
         uint8 images [N, C, H / 2, W / 2]. Means are rounded to integers; x.5 is rounded up.
     """
-    count, channels, height, width = images_NCHW.shape
-    total_NCHW = np.full((count, channels, height // 2, width // 2), 2, "u2")
-    for row in (0, 1):
-        for column in (0, 1):
-            total_NCHW += images_NCHW[:, :, row::2, column::2]
-    return (total_NCHW >> 2).astype(np.uint8)
+    rows_NCHW = np.add(images_NCHW[:, :, ::2], images_NCHW[:, :, 1::2], dtype="u2")
+    total_NCHW = rows_NCHW[..., ::2] + rows_NCHW[..., 1::2]
+    return ((total_NCHW + 2) >> 2).astype(np.uint8)
 
 
 def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:

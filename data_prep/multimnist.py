@@ -46,10 +46,10 @@ class MultiMnist:
             split: Name of the split.
         """
         # The arrays are not copied, so that all workers of a node share those in Ray's store.
-        digits = {
-            name: LabelledImages(*map(torch.from_dlpack, a)) for name, a in self.digits.items()
-        }
-        source = make_pair_source(Splits(**digits), cast(Split, split), self.content.settings)
+        train, test = (
+            LabelledImages(*map(torch.from_dlpack, self.digits[name])) for name in ("train", "test")
+        )
+        source = make_pair_source(Splits(train, test), cast(Split, split), self.content.settings)
         return lambda start, stop: compose_pairs(source, torch.arange(start, stop))
 
 

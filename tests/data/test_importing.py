@@ -42,7 +42,7 @@ def run_import(source: Path, **options: Any) -> tuple[Splits, Imported]:
     target = source.parent / "written" / "own.npz"
     parts = {name: options.pop(name) for name in ("test", "validation") if name in options}
     data = import_data(source, target, parts, **options)
-    reader = NpzReader({"own": data.sha256}, ["."], len(data.class_names))
+    reader = NpzReader({"own": data.sha256}, ["."], num_classes=len(data.class_names))
     return reader.read(str(target.parent)), data
 
 

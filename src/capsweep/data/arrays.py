@@ -8,6 +8,7 @@ Shape letters: N examples, C H W image.
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -42,10 +43,11 @@ FAINT = {*range(17), 253, 254, 255}
 Labelled = tuple[np.ndarray, np.ndarray]  # images [N, ...] and labels [N]
 
 
+@dataclass(kw_only=True)
 class NpzReader(OfficialReader):
     """A reader of one .npz file with the arrays that LAYOUT describes.
 
-    Args:
+    Attributes:
         sha256: The sha256 of the file. The key is the name of the file without .npz.
         folders: Where to look for the file if it is not in `conf/dataset`: names of folders below
             the data folder.
@@ -53,18 +55,14 @@ class NpzReader(OfficialReader):
         axes: Order of the axes of images with channels; see `read_images`.
     """
 
+    num_classes: int
+    axes: str | None = None
     publisher = "conf/dataset of the clone in which `make new` wrote it"
 
-    def __init__(
-        self,
-        sha256: Mapping[str, str],
-        folders: Sequence[str],
-        num_classes: int,
-        axes: str | None = None,
-    ) -> None:
-        super().__init__(sha256, [str(package_files.find_folder("conf") / "dataset"), *folders])
-        self.name = f"arrays-{axes or 'told'}-of-{num_classes}-classes"
-        self.num_classes, self.axes = num_classes, axes
+    def __post_init__(self) -> None:
+        self.name = f"arrays-{self.axes or 'told'}-of-{self.num_classes}-classes"
+        self.folders = [str(package_files.find_folder("conf") / "dataset"), *self.folders]
+        super().__post_init__()
 
     def decode_files(self, folder: str) -> Decoded:
         """Read the splits, with uint8 images [N, C, H, W], from the file.

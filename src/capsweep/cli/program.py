@@ -115,7 +115,6 @@ NEW = (
     _option("--test", "its test images: a share such as 0.2, or a path", type=share_or_path),
     _option("--validation", "its validation images: a share, or a path", type=share_or_path),
     _option("--size", "stretch its pictures to N or HEIGHTxWIDTH pixels", type=size_in_pixels),
-    _option("--axes", "axes of its images, if their shape is ambiguous", choices=["chw", "hwc"]),
 )
 URL = _option("--url", "the workspace to update; default: make a new one")
 

@@ -207,23 +207,21 @@ class TestedElsewhere(Reader):
         return replace(splits, test=self.test.read(folder, splits.test))
 
 
-def split_off_validation(splits: Splits, held_out: int) -> tuple[LabelledImages, LabelledImages]:
-    """Return the training and the validation examples of a data set.
+def divide_examples(splits: Splits, held_out: int) -> dict[Split, LabelledImages]:
+    """Return the training, the validation and the test examples of a data set.
 
     Args:
         splits: The data set.
         held_out: How many training examples to hold out for validation; ignored if the data set has
             a validation split.
 
-    Returns:
-        Training examples and validation examples.
-
     Raises:
         ConfigError: If `held_out` leaves no training examples.
     """
-    if splits.validation is None:
-        return hold_out(splits.train, held_out, VALIDATION_SEED)
-    return splits.train, splits.validation
+    train, validation = splits.train, splits.validation
+    if validation is None:
+        train, validation = hold_out(train, held_out, VALIDATION_SEED)
+    return {"train": train, "validation": validation, "test": splits.test}
 
 
 def hold_out(
@@ -338,8 +336,7 @@ def prepare_splits(
         ConfigError: If the settings of the data set contradict each other or the images.
     """
     splits = reader.read(folder)
-    train, validated = split_off_validation(splits, validation)
-    examples: dict[Split, Any] = {"train": train, "validation": validated, "test": splits.test}
+    examples = divide_examples(splits, validation)
     parts = {split: presenter(each.to(device), split) for split, each in examples.items()}
     sizes = {"train": len(parts["train"]) + validation, "test": len(parts["test"])}
     if splits.validation is not None:
@@ -355,6 +352,7 @@ def prepare_splits(
             f"dataset.image_shape is {list(image_shape)}, but dataset.batches makes images of "
             f"{shape}; correct one of them"
         )
+    train = examples["train"]
     if not isinstance(train, LabelledImages):  # the examples are in shards
         return PreparedSplits(parts, splits.digests, shape)
     return PreparedSplits(parts, splits.digests, train.images_NCHW.shape[1:], train.labels_N)

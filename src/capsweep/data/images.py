@@ -128,8 +128,7 @@ class Splits:
     def digests(self) -> dict[str, str]:
         """The sha256 of each split that is not empty, and the hashes in `parts`, by name."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
-        full = {name: part for name, part in splits.items() if part is not None and len(part)}
-        return {**{name: part.digest for name, part in full.items()}, **self.parts}
+        return {name: part.digest for name, part in splits.items() if part} | dict(self.parts)
 
 
 class Reader(Protocol):

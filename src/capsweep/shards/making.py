@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -201,21 +201,16 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
     if path.is_symlink() or not path.is_file():
         return None
     shard = Shard(**asdict(part), bytes=path.stat().st_size, sha256=hash_file(path))
-    try:
-        known = manifest.read_manifest(folder).shards
-    except DataError:  # `index.json` is absent or damaged; it is written again at the end
-        known = ()
-    if known and shard not in known:
-        return None
-    try:
-        with open_shard(path) as file:
-            if any(find_disagreements(file, build_manifest(job, []), shard)):
-                return None  # the arrays are not read, because they may declare any size
-            for stored in file.values():
-                stored[:]
-    except DAMAGE_ERRORS:
-        return None
-    return shard
+    with suppress(DataError):  # an `index.json` that is absent or damaged is written at the end
+        if shard not in manifest.read_manifest(folder).shards:
+            return None
+    with suppress(*DAMAGE_ERRORS), open_shard(path) as file:
+        if any(find_disagreements(file, build_manifest(job, []), shard)):
+            return None  # the arrays are not read, because they may declare any size
+        for stored in file.values():
+            stored[:]
+        return shard
+    return None
 
 
 def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:

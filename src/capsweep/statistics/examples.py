@@ -1,9 +1,6 @@
-"""Statistics over test examples: error rates of one or two networks, and the worst examples."""
-
-import math
+"""Statistics over test examples: the error rate of a network, and the worst examples."""
 
 import numpy as np
-from scipy import special  # not scipy.stats, whose import takes half a second
 
 from capsweep.statistics.seeds import CONFIDENCE
 
@@ -56,40 +53,6 @@ def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
 
     interval = binomtest(wrong, total).proportion_ci(CONFIDENCE, method="wilson")
     return float(interval.low), float(interval.high)
-
-
-def mcnemar_p(first_only: int, second_only: int) -> float:
-    """Compute the two-sided exact p value of the hypothesis that two networks err equally often.
-
-    The test is the binomial test on the examples that only one network got wrong. If there are no
-    such examples, the p value is 1. Source: McNemar 1947, exact form.
-
-    Args:
-        first_only: Number of examples that only the first network got wrong.
-        second_only: Number of examples that only the second network got wrong.
-    """
-    from scipy.stats import binomtest
-
-    differing = first_only + second_only
-    return float(binomtest(first_only, differing).pvalue) if differing else 1.0
-
-
-def paired_interval(first_only: int, second_only: int, total: int) -> tuple[float, float]:
-    """Compute the interval of the difference of two error rates on the same examples.
-
-    The level is CONFIDENCE. Source: Bonett and Price, "Adjusted Wald confidence interval for a
-    difference of binomial proportions based on paired data", 2012.
-
-    Args:
-        first_only: Number of examples that only the first network got wrong.
-        second_only: Number of examples that only the second network got wrong.
-        total: Number of examples.
-    """
-    first, second = (first_only + 1) / (total + 2), (second_only + 1) / (total + 2)
-    difference = first - second
-    quantile = float(special.ndtri((1 + CONFIDENCE) / 2))
-    half = quantile * math.sqrt((first + second - difference**2) / (total + 2))
-    return difference - half, difference + half
 
 
 def predict_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:

@@ -34,6 +34,8 @@ SIZES = st.integers(1, 70)
 class Numbered:
     """N examples whose label is their place."""
 
+    device = CPU
+
     def __init__(self, count: int) -> None:
         self.count = count
         self.fields: Fields = {"images": ("uint8", (1, 1, 1)), "labels": ("int64", (1,))}
@@ -48,7 +50,7 @@ class Numbered:
 
 
 def make_loader(count: int, batch_size: int, epoch_examples: int) -> ShardLoader:
-    return ShardLoader(cast(StoredRanges, Numbered(count)), CPU, batch_size, epoch_examples, seed=0)
+    return ShardLoader(cast(StoredRanges, Numbered(count)), batch_size, epoch_examples, 0, 0)
 
 
 def run_epoch(one: ShardLoader, number: int) -> list[int]:

@@ -12,7 +12,7 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -54,17 +54,10 @@ SCALED = "standardised inputs are scaled to their own range, of stereo images th
 LETTER, LINE, MARGIN = 9, 26, 16  # pixels: width of a letter, height of a line, outer margin
 
 
-class Style(NamedTuple):
-    """The look of one curve or mark, in matplotlib's notation."""
-
-    colour: str  # such as #0072B2
-    line: str  # such as --
-    marker: str  # such as o
-
-
-def choose_style(index: int) -> Style:
-    """Choose the style of curve number `index`; 28 successive indices give different styles."""
-    return Style(*(each[index % len(each)] for each in (COLOURS, LINES, MARKERS)))
+def choose_style(index: int) -> tuple[str, str, str]:
+    """Choose colour, line and marker of a curve; 28 successive indices give different styles."""
+    colour, line, marker = (each[index % len(each)] for each in (COLOURS, LINES, MARKERS))
+    return colour, line, marker
 
 
 @dataclass(frozen=True)
@@ -140,12 +133,12 @@ def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":
     axes = figure.subplots()
     handles = []
     for curve in curves:
-        epochs, style = curve.epochs, choose_style(curve.row)
+        epochs, (colour, line, marker) = curve.epochs, choose_style(curve.row)
         if curve.low != curve.high:
             band = (epochs, curve.low, curve.high)
-            axes.fill_between(*band, color=style.colour, alpha=0.15, linewidth=0)
-        marker = style.marker if len(epochs) == 1 else ""  # a line of one epoch cannot be seen
-        handles += axes.plot(epochs, curve.mean, style.line, color=style.colour, marker=marker)
+            axes.fill_between(*band, color=colour, alpha=0.15, linewidth=0)
+        marker = marker if len(epochs) == 1 else ""  # a line of one epoch cannot be seen
+        handles += axes.plot(epochs, curve.mean, line, color=colour, marker=marker)
     axes.set(xlabel="epoch", ylabel=label)
     # With a single epoch, a second tick would be between two epochs.
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -187,12 +180,7 @@ def draw_panels(
 
 
 def draw_matrix(
-    percents_RK: Sequence[Sequence[float]],
-    lines: Sequence[str],
-    columns: Sequence[str],
-    across: str,
-    down: str,
-    is_confusion: bool,
+    percents_RK: list[list[float]], lines: Sequence[str], columns: Sequence[str], is_confusion: bool
 ) -> "Figure":
     """Draw percentages as a matrix of numbers on colours: the larger, the darker.
 
@@ -200,9 +188,8 @@ def draw_matrix(
         percents_RK: The percentages.
         lines: A name for each line.
         columns: A name for each column.
-        across: What the columns are.
-        down: What the lines are.
-        is_confusion: Whether the diagonal, which has the right predictions, has no colour.
+        is_confusion: Whether lines are true and columns are predicted classes; the diagonal, which
+            has the right predictions, then has no colour. Else columns are classes.
     """
     shown_RK = np.array(percents_RK)
     coloured_RK = np.where(np.eye(*shown_RK.shape, dtype=bool) & is_confusion, 0, shown_RK)
@@ -219,6 +206,7 @@ def draw_matrix(
         axes.text(column, line, text, ha="center", va="center", fontsize=LETTERS - 2)
     axes.set_xticks(range(len(columns)), columns, rotation=turned, parse_math=False)
     axes.set_yticks(range(len(lines)), lines, parse_math=False)
+    across, down = ("predicted", "true class") if is_confusion else ("class", "")
     axes.set(xlabel=across, ylabel=down)
     axes.grid(visible=False)
     return figure

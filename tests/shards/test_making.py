@@ -163,23 +163,30 @@ def test_what_cannot_be_meant_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "text", "message"),
     [
-        (["dataset.batches.seed=1"], '(changed: "settings.seed": 1; see '),
-        (["PAIRS=3"], '(changed: "splits.train": 4311, "splits.test": 1080; see '),
-        (["SHARDS=5"], '(changed: "shards.train": 5; see '),
+        (["dataset.batches.seed=1"], None, '(changed: "settings.seed": 1; see '),
+        (["PAIRS=3"], None, '(changed: "splits.train": 4311, "splits.test": 1080; see '),
+        (["SHARDS=5"], None, '(changed: "shards.train": 5; see '),
+        *(([], damaged, "") for damaged in ("", '{"identity": 5}', '{"dataset": "\\u001b[2J"}')),
     ],
 )
 def test_a_folder_of_another_data_set_or_layout_is_refused(
-    make: Make, folder: Path, arguments: list[str], message: str, capsys: Capture
+    make: Make, folder: Path, arguments: list[str], text: str | None, message: str, capsys: Capture
 ) -> None:
+    """The file that says what the folder is to hold may be damaged too."""
     assert make() == 0
     (folder / "index.json").unlink()  # as it was interrupted
-    before = hashes(folder)
+    wanted, before = folder / ".making" / "wanted.json", hashes(folder)
+    if text is not None:
+        wanted.write_text(text)
+    capsys.readouterr()
     assert make(*arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: STORAGE={folder}: it was begun for other data or other shards")
-    assert message in error
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: STORAGE={folder}: it was begun for other data or other shards")
+    assert message in line
+    assert str(wanted) in line
+    assert line.isprintable()
     assert hashes(folder) == before
 
 
@@ -197,21 +204,6 @@ def test_a_folder_with_files_of_others_is_refused(
         message = f"error: STORAGE={place}: {folder / 'thesis.tex'} is not a folder; choose another"
         assert message in capsys.readouterr().err
     assert hashes(folder) == before
-
-
-@pytest.mark.parametrize("text", ["", '{"identity": 5}', '{"dataset": "\\u001b[2J"}'])
-def test_damaged_knowledge_of_what_a_folder_is_to_hold_is_one_line_with_its_file(
-    make: Make, folder: Path, text: str, capsys: Capture
-) -> None:
-    assert make() == 0
-    wanted = folder / ".making" / "wanted.json"
-    wanted.write_text(text)
-    capsys.readouterr()
-    assert make() == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: STORAGE={folder}: it was begun for other data or other shards")
-    assert str(wanted) in line
-    assert line.isprintable()
 
 
 def test_shards_and_manifest_of_another_seed_copied_into_a_begun_folder_are_made_again(

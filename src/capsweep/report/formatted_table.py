@@ -111,10 +111,6 @@ def _notes_on_numbers(table: ResultTable) -> list[str]:
             f"{ACCURACY} is that of the last epoch; {arms} trained until it was that of "
             f"{table.sweep.baseline}'s cell of the same data and seed."
         )
-    if table.stopping:
-        notes.append(
-            f"{table.stopping}. Intervals and p values are not adjusted for having looked."
-        )
     return notes
 
 

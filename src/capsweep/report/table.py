@@ -125,8 +125,6 @@ class ResultTable:
     columns: tuple[tuple[Any, ...], ...]  # coordinates of each column
     rows: tuple[TableRow, ...]  # in the order of the sweep file
     baseline: int | None  # index of the baseline's row; None if the baseline is absent
-    # The note on seeds that were added after looking at results; None if no seeds were added.
-    stopping: str | None = None
     # By name: notes on data sets, and on differences in code, hardware and data.
     footnotes: Mapping[str, str] = field(default_factory=dict)
 
@@ -175,17 +173,13 @@ class ResultTable:
         return metric_format.measure_of(self.sweep.metric)
 
 
-def build_table(
-    sweep: Sweep, points: Sequence[Point], ledger: Ledger, stopping: str | None = None
-) -> ResultTable:
+def build_table(sweep: Sweep, points: Sequence[Point], ledger: Ledger) -> ResultTable:
     """Build the table of a sweep's results from the ledger.
 
     Args:
         sweep: The sweep, whose file decides rows, columns, metric and baseline.
         points: The places of the cells in the sweep.
         ledger: The ledger that has the cells.
-        stopping: The note on seeds that were added after looking at results; None if no seeds were
-            added.
 
     Raises:
         ConfigError: If one field has cells that differ in more than the seed.
@@ -215,7 +209,7 @@ def build_table(
         )
         for row, values in zip(fields, zip(*compared, strict=True), strict=True)
     )
-    built = ResultTable(sweep, columns, rows, baseline, stopping)
+    built = ResultTable(sweep, columns, rows, baseline)
     return replace(built, footnotes=_list_footnotes(built))
 
 

@@ -23,7 +23,7 @@ from capsweep.report.table import CellGroup, ResultTable, build_table
 from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.runtime import terminal
 from capsweep.storage.files import write_text
-from capsweep.sweep import choices, expand, more_seeds
+from capsweep.sweep import choices, expand
 from capsweep.sweep.expand import Point
 
 Value = TypeVar("Value")
@@ -205,7 +205,6 @@ def load_cells(parsed: argparse.Namespace) -> SweepCells:
         raise UserError("METRIC: evaluations have their own metrics; leave METRIC out")
     resolved = places.resolve(points[0].cell.config["places"])
     places.prepare(resolved)
-    points = more_seeds.load(resolved, sweep).add_points(points)
     ledger = Ledger(resolved.ledger)
     return SweepCells(build_table(sweep, points, ledger), ledger, resolved)
 

@@ -94,7 +94,7 @@ def test_vote_gain_is_the_length_of_the_first_input_of_a_class(
         class_pose=class_pose,
         routing=partial(DynamicRouting, num_iters=1, bias=False, impl="reference"),
     )
-    InitialWeights().draw_votes(layer.weight_IJDP, gain)
+    InitialWeights().draw_votes(layer.weight_IJDP, gain, children)
     pose_BIP = torch.nn.functional.normalize(_normal(64, children, 8), dim=-1)
     length_BJ = layer(pose_BIP).act_BJ
     input_squared_BJ = length_BJ / (1 - length_BJ)  # |v| = |s|^2 / (1 + |s|^2)

@@ -29,7 +29,7 @@ def draw_weight(scheme: str, kind: str, gain: float = 1.0) -> Tensor:
     """Of a convolution with a fan-in of 8 * 9 * 9, or of votes."""
     if kind == "votes":
         weight_IJDP = torch.empty(100, 10, 16, 4)
-        InitialWeights(scheme).draw_votes(weight_IJDP, gain, 100)
+        InitialWeights(scheme).draw_votes(weight_IJDP, gain)
         return weight_IJDP
     conv = Convolution(8, 64, kernel=9, stride=1, same=False)
     InitialWeights(scheme).draw_convolution(conv, kind)  # pyright: ignore[reportArgumentType]

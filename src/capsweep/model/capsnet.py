@@ -300,7 +300,7 @@ class InitialWeights:
         if conv.bias is not None:
             nn.init.constant_(conv.bias, self.bias or 0.0)
 
-    def draw_votes(self, weight_IJDP: Tensor, gain: float, num_children: int) -> None:
+    def draw_votes(self, weight_IJDP: Tensor, gain: float, num_children: int | None = None) -> None:
         """Draw vote weights in place.
 
         Args:
@@ -308,15 +308,17 @@ class InitialWeights:
             gain: Expected length of the weighted sum of the votes for a parent. The couplings are
                 assumed to be equal, and the children to be independent and of length 1. Only the
                 scheme "variance" uses this value.
-            num_children: Number of children, I. If all children share one weight matrix, the first
-                axis of the weights has length 1.
+            num_children: Number of children, I. None: the length of the first axis of the weights.
+                If all children share one weight matrix, this axis has length 1, and the number must
+                be given.
         """
         if self.weights == "truncated_normal":
             draw_truncated_normal(weight_IJDP, SD)
             return
-        _, parents, parent_pose, _ = weight_IJDP.shape
+        weights, parents, parent_pose, _ = weight_IJDP.shape
         # |s_j|^2 = D I (sd / J)^2 for children of length 1 and couplings 1 / J
-        nn.init.normal_(weight_IJDP, std=gain * parents / math.sqrt(num_children * parent_pose))
+        children = num_children or weights
+        nn.init.normal_(weight_IJDP, std=gain * parents / math.sqrt(children * parent_pose))
 
     def draw_decoder(self, decoder: nn.Module) -> None:
         """Draw the weights of the decoder's linear layers in place, and set their biases.

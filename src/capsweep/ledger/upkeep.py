@@ -133,9 +133,10 @@ def _check_science(ledger: Ledger, cell: str) -> None:
 
 def _check_file(ledger: Ledger, cell: str, name: str) -> None:
     content, where = ledger.read(cell, name), f"{ledger.locate_files(cell)}/{name}"
-    if content is None and name not in transfer.OPTIONAL:
-        raise stored_files.damage_error(where, "it is absent", REMOVE)
-    if content is not None:
-        stored_files.check_content(name, content, where, cell, REMOVE)
-    if content is not None and name.startswith(f"{EVALUATIONS}/") and name.endswith(".npz"):
+    if content is None:
+        if name not in transfer.OPTIONAL:
+            raise stored_files.damage_error(where, "it is absent", REMOVE)
+        return
+    stored_files.check_content(name, content, where, cell, REMOVE)
+    if name.startswith(f"{EVALUATIONS}/") and name.endswith(".npz"):
         stored_files.read_arrays(content, where, "remove it, and evaluate the cell again")

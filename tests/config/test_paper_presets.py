@@ -99,9 +99,7 @@ def test_it_takes_the_authors_number_of_steps(preset: str, authors: int) -> None
     assert authors <= taken <= 1.001 * authors
 
 
-def test_multimnist_shows_each_of_its_60_million_examples_once_and_decays_ten_times_slower() -> (
-    None
-):
+def test_multimnist_shows_each_of_60_million_examples_once_and_decays_ten_times_slower() -> None:
     config = composed("paper/multimnist").config
     assert config["epochs"] * config["dataset"]["examples"]["train"] == 60_000_000
     assert config["epochs"] == config["dataset"]["batches"]["pairs"]

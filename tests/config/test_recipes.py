@@ -73,11 +73,6 @@ def written(recipe: str) -> dict[str, Any]:
     return flatten(yaml.safe_load(file.read_text()))
 
 
-def network_of(recipe: str) -> list[str]:
-    """The choices that a recipe is written for."""
-    return CAPSULES if recipe in OF_VECTORS else MATRICES
-
-
 def values(config: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
     """What a configuration has at `keys`."""
     return {key: get(config, key) for key in keys}
@@ -85,7 +80,8 @@ def values(config: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_key_of_a_recipe_reaches_the_cell(recipe: str) -> None:
-    config = compose.cell([*network_of(recipe), f"recipe={recipe}"]).config
+    network = CAPSULES if recipe in OF_VECTORS else MATRICES
+    config = compose.cell([*network, f"recipe={recipe}"]).config
     assert values(config, written(recipe)) == written(recipe)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import reported_cells
 import yaml
+from foreign_claims import write_claim
 
 from capsweep import cli
 from capsweep.errors import UserError
@@ -55,10 +56,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (one / "provenance.json").write_text(json.dumps(reported_cells.PROVENANCE))
     (failed / "error.txt").write_text("ValueError: a bug\n\ntrace\n")
     (stopped / "stopped.json").write_text('{"epochs": 1, "metrics": {}}')
-    (ledger / "claims").mkdir()
-    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
-    text = json.dumps({"owner": owner, "beat": 3})
-    (ledger / "claims" / f"{points[5].cell.signature}.000001").write_text(text)
+    write_claim(ledger, points[5].cell.signature)
     (ledger / "measurements").mkdir()
     (ledger / "measurements" / "s-0.json").write_text(MEASURED.model_dump_json())
     return folder

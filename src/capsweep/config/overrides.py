@@ -79,7 +79,6 @@ def _make_parser() -> OverridesParser:
     return OverridesParser.create()
 
 
-@lru_cache(maxsize=4096)
 def parse(text: str) -> Override:
     """Read one override; `a=1,3`, `range()` and `choice()` give several values.
 

@@ -54,10 +54,9 @@ def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbag
     """
     if (root := ledger.disk) is not None:
         for path in root.glob(f"??/*/{RESUME}"):
+            why = "checkpoint of a finished cell, which only more epochs need"
             if path.with_name(RESULT).exists():
-                yield from _measure(
-                    path, "checkpoint of a finished cell, which only more epochs need", root
-                )
+                yield from _measure(path, why, root)
         for path in root.rglob(".*.tmp"):
             if _is_settled(path):
                 yield from _measure(path, "incomplete file", root)

@@ -58,7 +58,6 @@ WHOLE: dict[type[records.Record], dict[str, Any]] = {
         "beat": 0,
     },
     records.Mark: {"digest": "d", "server": "s"},
-    records.AddedSeeds: {"looks": [3, 5], "seeds": {"place": [3, 4]}},
     records.Manifest: {"format": 1, "sha256": {"a/b": DIGEST}},
 }
 # Of every kind that JSON has, and numbers that nobody measures.

@@ -207,13 +207,6 @@ class Measurement(Record):
         return f"measurements/{self.shape}-{digest}.json"
 
 
-class AddedSeeds(Record):
-    """The state of a sweep that adds seeds until the sweep's question is decided."""
-
-    looks: list[AtLeastOne]  # numbers of seeds after which the results are tested
-    seeds: dict[str, list[Count]]  # the added seeds of each place in the grid
-
-
 class IterationResult(Record):
     """The test result of a network with a given number of routing iterations."""
 

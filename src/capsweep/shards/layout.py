@@ -110,10 +110,9 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
         raise ConfigError(
             f"SHARDS={shards}: must be {-(-count // room)} or more, so that a shard fits in memory"
         )
-    numbers = {split: -(-examples // usual) for split, examples in splits.items()} | {first: shards}
     parts: list[ShardPart] = []
     for split, examples in splits.items():
-        number = numbers[split]
+        number = shards if split == first else -(-examples // usual)
         bounds = [place * examples // number for place in range(number + 1)]
         for place, (start, stop) in enumerate(pairwise(bounds)):
             parts.append(ShardPart(f"{split}-{place:05d}.h5", split, start, stop - start))

@@ -111,7 +111,7 @@ def measure_shards(is_quick: bool = False) -> BenchReport:
             again = replace(part, name="again.h5")
             calls: list[Timed] = [("written", partial(write, again), 150_000)]
             for size in BATCHES:
-                loader = ShardLoader(stored, torch.device("cpu"), size, examples, seed=0)
+                loader = ShardLoader(stored, size, examples, seed=0, workers=0)
                 read = f"read in shuffled batches of {size}"
                 calls.append((read, partial(take_epoch, loader), 500_000))
             return measure_rates(calls, examples, budget)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from capsweep.data.batches import Split
-from capsweep.data.images import LabelledImages, Splits, split_off_validation
+from capsweep.data.images import LabelledImages, Splits, divide_examples
 from capsweep.data.pairs import VERSION
 from capsweep.shards.layout import MULTIMNIST, Maker, compose_pairs, make_pair_source
 from capsweep.shards.manifest import DataSetContent, Fields, Origin, hash_declared
@@ -20,7 +20,7 @@ class MultiMnist:
 
     Attributes:
         content: The description of the data set.
-        digits: The single digits of "train" and "test": uint8 images [N, C, H, W] and uint8 labels
+        digits: The single digits of "train" and "test": uint8 images [N, C, H, W] and int64 labels
             [N].
     """
 
@@ -45,7 +45,10 @@ class MultiMnist:
         Args:
             split: Name of the split.
         """
-        train, test = (_build_examples(*self.digits[name]) for name in ("train", "test"))
+        # The arrays are not copied, so that all workers of a node share those in Ray's store.
+        train, test = (
+            LabelledImages(*map(torch.from_dlpack, self.digits[name])) for name in ("train", "test")
+        )
         source = make_pair_source(Splits(train, test), cast(Split, split), self.content.settings)
         return lambda start, stop: compose_pairs(source, torch.arange(start, stop))
 
@@ -66,25 +69,13 @@ def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -
     settings = {name: dataset["batches"][name] for name in ("seed", "margin", "shift")}
     settings["validation"] = dataset["validation"]
     count: int = dataset["batches"]["pairs"] if pairs is None else pairs
-    train, held_out = split_off_validation(digits, settings["validation"])
     splits = {
-        "train": len(train) * count,
-        "validation": len(held_out),
-        "test": len(digits.test) * count,
+        split: len(examples) * (1 if split == "validation" else count)
+        for split, examples in divide_examples(digits, settings["validation"]).items()
+        if len(examples)
     }
-    splits = {split: examples for split, examples in splits.items() if examples}
-    return MultiMnist(
-        DataSetContent(MULTIMNIST, VERSION, settings, origin, splits),
-        {"train": _build_arrays(digits.train), "test": _build_arrays(digits.test)},
-    )
-
-
-def _build_arrays(examples: LabelledImages) -> tuple[np.ndarray, np.ndarray]:
-    return examples.images_NCHW.numpy(), examples.labels_N.numpy().astype(np.uint8)
-
-
-def _build_examples(images_NCHW: np.ndarray, labels_N: np.ndarray) -> LabelledImages:
-    # Images are not copied, so that all workers of a node share the arrays in Ray's object store.
-    return LabelledImages(
-        torch.from_dlpack(images_NCHW), torch.from_numpy(labels_N.astype(np.int64))
-    )
+    arrays = {
+        name: (examples.images_NCHW.numpy(), examples.labels_N.numpy())
+        for name, examples in (("train", digits.train), ("test", digits.test))
+    }
+    return MultiMnist(DataSetContent(MULTIMNIST, VERSION, settings, origin, splits), arrays)

@@ -139,7 +139,7 @@ REFUSED = {
     f"dataset {NAME} --file own.npz --test 20": "capsweep new: argument --test: must be a share",
     f"dataset {NAME} --file own.npz --size 8x": "capsweep new: argument --size: must be like 32",
     f"dataset {NAME} --file own.npz --test 0.2": "own.npz has test images already",
-    f"loss {NAME} --size 8": "--file, --test, --validation, --size, --axes are only",
+    f"loss {NAME} --size 8": "--file, --test, --validation, --size are only",
 }
 NO_NAMES = ("null", "class", "3d", "a.b", "Mine", "../up", "a" * 25)
 

@@ -19,12 +19,12 @@ LABELS = np.array([0, 1, 2, 0, 1, 2], dtype=np.uint8)
 OBJECTS = np.array([{}] * 6)
 
 
-def save(folder: Path, axes: str | None = None, **changed: Any) -> NpzReader:
+def save(folder: Path, declared: str | None = None, **changed: Any) -> NpzReader:
     """A file, and its reader; None: an array is left out."""
     content = {"train_images": IMAGES, "train_labels": LABELS, "test_images": IMAGES[:2]}
     content |= {"test_labels": LABELS[:2], **changed}
     np.savez(folder / "own.npz", **{k: v for k, v in content.items() if v is not None})
-    return make_reader(folder, axes)
+    return make_reader(folder, declared)
 
 
 def make_reader(folder: Path, axes: str | None = None) -> NpzReader:
@@ -122,11 +122,17 @@ def test_axes_are_those_that_the_shape_tells_or_that_are_named(
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 3), (13, 30, 32)])
-def test_axes_that_a_shape_leaves_open_are_asked_for(
+def test_axes_that_a_shape_leaves_open_are_told_by_the_file(
     shape: tuple[int, ...], tmp_path: Path
 ) -> None:
-    save(tmp_path, **shape_images(*shape))
-    assert_refused(tmp_path, "channels of .* rows and .*, or .*type --axes chw or --axes")
+    images = shape_images(*shape)
+    save(tmp_path, **images)
+    assert_refused(tmp_path, "channels of .* rows and .*, or .*; store which, as axes='chw' or")
+    train = save(tmp_path, **images, axes="hwc").read(str(tmp_path)).train
+    written = images["train_images"].transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(train.images_NCHW.numpy(), written)
+    save(tmp_path, **images, axes="nhwc")
+    assert_refused(tmp_path, "nhwc")
 
 
 DARK = (IMAGES > 127).astype(np.uint8)

@@ -1,16 +1,16 @@
 """Decoded images: made once, whole or absent, kept in the user's cache, and never in the way."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
+import commands
 import numpy as np
 import processes
 import pytest
 import torch
+from commands import Process
 
 from capsweep.data import official
 from capsweep.data.images import LabelledImages
@@ -142,10 +142,9 @@ def test_a_file_that_is_damaged_or_of_other_data_is_made_anew_with_a_line(
     assert line.endswith("); the official files are decoded again")
 
 
-def start_decoding(log: Path, seconds: float) -> "subprocess.Popen[str]":
+def start_decoding(log: Path, seconds: float) -> Process:
     """A real process that wants the same data, with the cache of this test."""
-    command = [sys.executable, "-c", DECODES, str(log), str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return commands.start(str(log), str(seconds), program=("-c", DECODES))
 
 
 @pytest.mark.slow
@@ -154,8 +153,7 @@ def test_of_processes_that_start_at_once_one_decodes_and_all_have_the_images(
 ) -> None:
     log = tmp_path / "log"
     trials = [start_decoding(log, 1.0) for _ in range(4)]
-    ended = [trial.communicate(timeout=120) for trial in trials]
-    assert ended == [("276 [1, 0]\n", "")] * 4
+    assert [commands.read_to_end(trial) for trial in trials] == ["276 [1, 0]\n"] * 4
     assert log.read_text() == "decoded\n"
     assert sorted(path.suffix for path in user_cache_folder().glob("*.*")) == [".lock", ".npz"]
 

@@ -1,10 +1,10 @@
 """MultiMNIST as batches: epochs are stretches of one sequence; test sets have a fingerprint."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from small_data import make_noise
 from torch import Tensor
 
 from capsweep.config import compose
@@ -14,20 +14,18 @@ from capsweep.data.pairs import ComposedPairs, PairSource
 from capsweep.training import build
 
 COUNT, PAIRS = 24, 3
+EXAMPLES = make_noise(COUNT, height=6, width=6, labels=torch.arange(COUNT) * 7 % 10)
 
 # Of all images and labels. A change of these makes old MultiMNIST results incomparable.
 FIRST_100_OF_DIGITS = "611353f3c5a9c242e4048ceb65054bf1a9d31a25afb7ddd80f2f59ef48fcf5c5"
 FIRST_10_000_OF_MNIST = "f4d3040cedf250a4686de5735fc25ee7499d8fc6a6fa81b8b5755c153fde9746"
 
 
-@pytest.fixture(scope="module")
-def examples(noise: Callable[..., LabelledImages]) -> LabelledImages:
-    return noise(COUNT, height=6, width=6, labels=torch.arange(COUNT) * 7 % 10)
-
-
-def composed(examples: LabelledImages, split: str = "train", seed: int = 0) -> ComposedPairs:
-    sizes = {"margin": 1, "shift": 1, "pairs": PAIRS, "test_examples": 50}
-    return ComposedPairs(examples, split, seed=seed, **sizes)
+def composed(
+    split: str = "train", tested: LabelledImages = EXAMPLES, **changed: int
+) -> ComposedPairs:
+    sizes = {"seed": 0, "margin": 1, "shift": 1, "pairs": PAIRS, "test_examples": 50}
+    return ComposedPairs(tested, split, **{**sizes, **changed})
 
 
 def shown(batches: list[Batch]) -> list[bytes]:
@@ -44,38 +42,34 @@ def epoch(loader: TrainLoader, number: int) -> list[Batch]:
     return list(loader)
 
 
-def stretch(examples: LabelledImages, start: int, stop: int, split: Split = "train") -> list[bytes]:
+def stretch(start: int, stop: int, split: Split = "train") -> list[bytes]:
     """Examples start .. stop - 1 of the sequence of a split, made without loader and epochs."""
-    pairs = PairSource(examples, split, 0, 1, 1).compose_pairs(torch.arange(start, stop))
+    pairs = PairSource(EXAMPLES, split, 0, 1, 1).compose_pairs(torch.arange(start, stop))
     images, targets = pairs.images_BCHW.float() / 255, pairs.digits_BLCHW.float() / 255
     return shown([Batch(images, pairs.labels_BL, targets)])
 
 
-def test_an_epoch_is_the_next_stretch_of_the_sequence(examples: LabelledImages) -> None:
+def test_an_epoch_is_the_next_stretch_of_the_sequence() -> None:
     for number in range(PAIRS):
-        batches = epoch(TrainLoader(composed(examples), 5, seed=1), number)
-        expected = stretch(examples, number * COUNT, (number + 1) * COUNT)
+        batches = epoch(TrainLoader(composed(), 5, seed=1), number)
+        expected = stretch(number * COUNT, (number + 1) * COUNT)
         assert sorted(shown(batches)) == sorted(expected)
 
 
-def test_after_so_many_epochs_as_there_are_pairs_the_examples_repeat_in_another_order(
-    examples: LabelledImages,
-) -> None:
-    loader = TrainLoader(composed(examples), 5, seed=1)
+def test_after_so_many_epochs_as_there_are_pairs_the_examples_repeat_in_another_order() -> None:
+    loader = TrainLoader(composed(), 5, seed=1)
     first, again = shown(epoch(loader, 0)), shown(epoch(loader, PAIRS))
     assert sorted(again) == sorted(first)
     assert again != first
     assert sorted(shown(epoch(loader, 1))) != sorted(first)
 
 
-def test_test_examples_are_the_first_so_many_of_the_sequence_in_order(
-    examples: LabelledImages,
-) -> None:
-    test = composed(examples, "test")
+def test_test_examples_are_the_first_so_many_of_the_sequence_in_order() -> None:
+    test = composed("test")
     assert len(test) == 50  # more than twice the digits: each is a base digit several times
     for batch_size in (7, 50, 500):
         batches = list(EvaluationLoader(test, batch_size))
-        assert shown(batches) == stretch(examples, 0, 50, "test")
+        assert shown(batches) == stretch(0, 50, "test")
 
 
 def parts_of(overrides: list[str], folder: str = "") -> dict[str, DeviceSplit]:
@@ -125,16 +119,20 @@ def test_the_test_set_of_mnist_is_the_same_on_every_machine(data_folder: Path) -
     assert test.fingerprint() == FIRST_10_000_OF_MNIST
 
 
-def test_a_fingerprint_changes_with_everything_that_is_tested_on(examples: LabelledImages) -> None:
-    def fingerprint(tested: LabelledImages = examples, seed: int = 0, count: int = 1500) -> str:
-        sizes = {"margin": 1, "shift": 1, "pairs": PAIRS, "test_examples": count}
-        return ComposedPairs(tested, "test", seed=seed, **sizes).fingerprint()
+def test_a_fingerprint_changes_with_everything_that_is_tested_on() -> None:
+    def fingerprint(tested: LabelledImages = EXAMPLES, **changed: int) -> str:
+        return composed("test", tested, **{"test_examples": 1500, **changed}).fingerprint()
 
-    images_NCHW, labels_N = examples.images_NCHW.clone(), examples.labels_N.clone()
+    images_NCHW, labels_N = EXAMPLES.images_NCHW.clone(), EXAMPLES.labels_N.clone()
     images_NCHW[5, 0, 2, 2] ^= 1
     labels_N[labels_N == 9] = 10  # a class of its own, in the place its class had
-    pixel = LabelledImages(images_NCHW, examples.labels_N)
-    label = LabelledImages(examples.images_NCHW, labels_N)
-    others = [fingerprint(pixel), fingerprint(label), fingerprint(seed=1), fingerprint(count=1499)]
+    pixel = LabelledImages(images_NCHW, EXAMPLES.labels_N)
+    label = LabelledImages(EXAMPLES.images_NCHW, labels_N)
+    others = [
+        fingerprint(pixel),
+        fingerprint(label),
+        fingerprint(seed=1),
+        fingerprint(test_examples=1499),
+    ]
     assert fingerprint() == fingerprint()
     assert len({fingerprint(), *others}) == 5

@@ -1,28 +1,23 @@
 """Photographs: each step of the jitter as TensorFlow has it, drawn as a function of its place."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from small_data import make_noise
 
 from capsweep.data.batches import generator_of
 from capsweep.data.image_batches import CroppedImages, standardise_images
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
 
-Noise = Callable[..., LabelledImages]
 SIDE, CROP, COUNT = 9, 6, 40
 SLACK = SIDE - CROP
+PHOTOGRAPHS = make_noise(COUNT, channels=3, height=SIDE, width=SIDE)
 STILL = {"flip": False, "brightness": 0.0, "contrast": [1.0, 1.0], "mean_over": "crop"}
 JITTER = {"flip": True, "brightness": 63.0, "contrast": [0.2, 1.8], "mean_over": "image"}
-
-
-@pytest.fixture
-def photographs(noise: Noise) -> LabelledImages:
-    return noise(COUNT, channels=3, height=SIDE, width=SIDE)
 
 
 def cropped(examples: LabelledImages, split: str = "train", **changed: Any) -> CroppedImages:
@@ -63,10 +58,10 @@ def jittered(
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("standardise", [False, True])
 def test_training_images_are_cropped_mirrored_jittered_and_standardised(
-    photographs: LabelledImages, mean_over: str, flip: bool, standardise: bool
+    mean_over: str, flip: bool, standardise: bool
 ) -> None:
     made = cropped(
-        photographs, **{**JITTER, "flip": flip, "mean_over": mean_over, "standardise": standardise}
+        PHOTOGRAPHS, **{**JITTER, "flip": flip, "mean_over": mean_over, "standardise": standardise}
     )
     found_NCHW = made.prepare_epoch(3, 2)(torch.arange(COUNT)).images_BCHW.numpy()
     # The draws of an epoch, in their order; what is made of them is worked out one by one.
@@ -75,7 +70,7 @@ def test_training_images_are_cropped_mirrored_jittered_and_standardised(
     uniform_3N = torch.rand((3, COUNT), generator=generator).double()
     for n in range(COUNT):
         image = jittered(
-            photographs.images_NCHW[n].numpy(),
+            PHOTOGRAPHS.images_NCHW[n].numpy(),
             tuple(places_N2[n].tolist()),
             is_flipped=flip and float(uniform_3N[0, n]) < 0.5,
             brightness=63 * (2 * float(uniform_3N[1, n]) - 1),
@@ -87,17 +82,15 @@ def test_training_images_are_cropped_mirrored_jittered_and_standardised(
 
 
 @pytest.mark.parametrize("standardise", [False, True])
-def test_evaluation_is_the_crop_in_the_middle_without_jitter(
-    photographs: LabelledImages, standardise: bool
-) -> None:
+def test_evaluation_is_the_crop_in_the_middle_without_jitter(standardise: bool) -> None:
     for split in ("validation", "test"):
-        made = cropped(photographs, split, **{**JITTER, "standardise": standardise})
+        made = cropped(PHOTOGRAPHS, split, **{**JITTER, "standardise": standardise})
         batch = made.evaluation_batch(slice(5, 30))
-        middle = photographs.images_NCHW[5:30, :, 1:7, 1:7].double().numpy()
+        middle = PHOTOGRAPHS.images_NCHW[5:30, :, 1:7, 1:7].double().numpy()
         for found, image in zip(batch.images_BCHW.numpy(), middle, strict=True):
             expected = standard(image) if standardise else image / 255
             np.testing.assert_allclose(found, expected, atol=2e-6)
-        assert torch.equal(batch.labels, photographs.labels_N[5:30])
+        assert torch.equal(batch.labels, PHOTOGRAPHS.labels_N[5:30])
         assert batch.targets_BLCHW is None
         assert batch.images_BCHW.dtype == torch.float32
 
@@ -122,14 +115,12 @@ def test_13_crops_are_the_middle_and_three_steps_along_both_diagonals() -> None:
     assert torch.equal(crops[0].images_BCHW, images.evaluation_batch(slice(0, 1)).images_BCHW)
 
 
-def test_13_crops_need_room(photographs: LabelledImages) -> None:
+def test_13_crops_need_room() -> None:
     with pytest.raises(ConfigError, match=r"dataset\.batches\.crop leaves 3 pixels .* need 6"):
-        next(cropped(photographs, "test").iterate_crops(slice(0, 1)))
+        next(cropped(PHOTOGRAPHS, "test").iterate_crops(slice(0, 1)))
 
 
 @pytest.mark.parametrize(("size", "crop"), [((9, 9), 10), ((9, 8), 6)])
-def test_images_that_have_no_such_square_are_refused(
-    noise: Noise, size: tuple[int, int], crop: int
-) -> None:
+def test_images_that_have_no_such_square_are_refused(size: tuple[int, int], crop: int) -> None:
     with pytest.raises(ConfigError, match=rf"crop={crop}: images must .* are 9x{size[1]}"):
-        cropped(noise(3, height=size[0], width=size[1]), crop=crop)
+        cropped(make_noise(3, height=size[0], width=size[1]), crop=crop)

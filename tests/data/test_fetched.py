@@ -1,15 +1,15 @@
 """Data in an object store: real pyarrow against a server on this machine, and real processes."""
 
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
+import commands
 import official_files
 import pytest
+from commands import Process
 from s3_server import S3Server
+from small_data import reader_of
 
 from capsweep.data.images import Reader
 from capsweep.errors import ConfigError, DataError
@@ -31,7 +31,7 @@ for name in wanted:
 
 
 @pytest.fixture
-def mnist(store: S3Server, tmp_path: Path, reader_of: Callable[..., Reader]) -> Reader:
+def mnist(store: S3Server, tmp_path: Path) -> Reader:
     """The reader of small files of MNIST's format, which are in the store."""
     overrides = official_files.write_idx(tmp_path / "made")
     store.upload(tmp_path / "made", BUCKET)
@@ -44,15 +44,10 @@ def files_in_cache() -> list[str]:
     return sorted(path.name for path in paths if path.is_file() and path.suffix != ".lock")
 
 
-def trial(store: S3Server) -> subprocess.Popen[str]:
+def trial(store: S3Server) -> Process:
     """A process that wants all files of mnist/."""
     wanted = [name.rpartition("/")[2] for name in store.objects]
-    return subprocess.Popen(
-        [sys.executable, "-c", TRIAL, store.url(f"{BUCKET}/mnist"), *wanted],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return commands.start(store.url(f"{BUCKET}/mnist"), *wanted, program=("-c", TRIAL))
 
 
 @pytest.mark.slow
@@ -60,9 +55,7 @@ def test_four_processes_that_start_at_once_fetch_each_object_once(
     store: S3Server, mnist: Reader
 ) -> None:
     trials = [trial(store) for _ in range(4)]
-    said = [process.communicate(timeout=120) for process in trials]
-    assert [process.returncode for process in trials] == [0] * 4, said
-    assert len({out for out, _ in said}) == 1
+    assert len({commands.read_to_end(process) for process in trials}) == 1
     assert store.count("GET") == 4
     mnist.read(store.url(BUCKET))
     assert store.count("GET") == 4

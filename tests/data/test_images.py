@@ -2,7 +2,6 @@
 the bit x and -x, examples held out, and those that are named.
 """
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
+from small_data import make_noise, reader_of, refuses
 
 from capsweep.config import compose
 from capsweep.data.batches import DeviceSplit
@@ -29,16 +29,12 @@ from capsweep.data.images import (
 from capsweep.errors import ConfigError, DataError
 from capsweep.training import build
 
-Noise = Callable[..., LabelledImages]
-ReaderOf = Callable[..., Reader]
-Refuses = Callable[[Reader, Path, str], None]
-
 LABELS = st.lists(st.integers(0, 5), min_size=2, max_size=120)
 SEEDS = st.integers(0, 2**32)
 
 
 @pytest.fixture(scope="module")
-def digits(reader_of: ReaderOf) -> Splits:
+def digits() -> Splits:
     """As the configuration declares them."""
     return reader_of("dataset=digits").read("")
 
@@ -95,7 +91,7 @@ def test_digits_look_like_those_of_mnist_and_keep_their_labels(digits: Splits) -
 
 
 @pytest.fixture(scope="module")
-def numbers(reader_of: ReaderOf) -> Splits:
+def numbers() -> Splits:
     return reader_of("dataset=sign").read("")
 
 
@@ -113,9 +109,7 @@ def test_every_number_is_in_one_of_two_splits_that_are_symmetric_and_balanced(
 
 
 @pytest.mark.parametrize("dataset", ["digits", "sign"])
-def test_other_images_than_the_declared_ones_are_refused(
-    dataset: str, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
+def test_other_images_than_the_declared_ones_are_refused(dataset: str, tmp_path: Path) -> None:
     message = r"dataset\.reader\.sha256 is 0{64}, but .* [0-9a-f]{64}; .*make setup"
     reader = reader_of(f"dataset={dataset}", f"dataset.reader.sha256={'0' * 64}")
     refuses(reader, tmp_path, message)
@@ -192,15 +186,18 @@ def keep(*splits: LabelledImages) -> Reader:
 
 
 @pytest.fixture
-def named(noise: Noise) -> Reader:
+def named() -> Reader:
     """Six examples to train on, four to test on and two to validate on, each of other labels."""
-    return keep(noise(6), noise(4, labels=[10, 11, 12, 13]), noise(2, labels=[20, 21]))
+    return keep(
+        make_noise(6), make_noise(4, labels=[10, 11, 12, 13]), make_noise(2, labels=[20, 21])
+    )
 
 
 def split_images(reader: Reader, held_out: int, **declared: int) -> dict[str, list[int]]:
     """The labels of each split, prepared."""
     presenter = partial(ShiftedImages, shift=0)
-    splits = prepare_splits(reader, "", presenter, held_out, torch.device("cpu"), declared or None)
+    dataset = {"validation": held_out, "examples": declared, "image_shape": [1, 6, 5]}
+    splits = prepare_splits(reader, "", presenter, dataset, torch.device("cpu"))
 
     def list_labels(part: DeviceSplit) -> list[int]:
         return part.evaluation_batch(slice(0, len(part))).labels.tolist()
@@ -223,8 +220,8 @@ def test_the_number_of_those_that_are_named_is_verified(
         split_images(named, 0, train=6, test=4, **declared)
 
 
-def test_a_declared_number_of_examples_that_no_reader_names_is_refused(noise: Noise) -> None:
-    plain = keep(noise(6), noise(4))
+def test_a_declared_number_of_examples_that_no_reader_names_is_refused() -> None:
+    plain = keep(make_noise(6), make_noise(4))
     assert len(split_images(plain, 2, train=6, test=4)["validation"]) == 2
     with pytest.raises(DataError, match=r"declares .*'validation': 2.*, but"):
         split_images(plain, 0, train=6, validation=2, test=4)

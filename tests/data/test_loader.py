@@ -2,7 +2,7 @@
 host wait for the device: nothing is read from it, nothing is copied to it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from only_on_device import DEVICE, OnlyOnDevice
+from small_data import make_noise
 from torch import Tensor
 
 from capsweep.config import compose
@@ -27,8 +28,6 @@ from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import LabelledImages
 from capsweep.data.pairs import ComposedPairs, PairSource
 from capsweep.training import build
-
-Noise = Callable[..., LabelledImages]
 
 
 def epoch(loader: TrainLoader, number: int) -> list[Batch]:
@@ -51,8 +50,8 @@ def labels(batches: list[Batch]) -> list[int]:
     return [label for batch in batches for label in batch.labels.tolist()]
 
 
-def test_an_epoch_has_every_example_once_with_its_own_image(noise: Noise) -> None:
-    examples = noise(23)
+def test_an_epoch_has_every_example_once_with_its_own_image() -> None:
+    examples = make_noise(23)
     loader = TrainLoader(ShiftedImages(examples, "train", 0), batch_size=5, seed=1)
     batches = epoch(loader, 0)
     assert len(loader) == len(batches)
@@ -63,9 +62,9 @@ def test_an_epoch_has_every_example_once_with_its_own_image(noise: Noise) -> Non
         assert torch.equal(batch.images_BCHW, expected_BCHW)
 
 
-def test_an_epoch_is_a_function_of_seed_and_epoch(noise: Noise) -> None:
+def test_an_epoch_is_a_function_of_seed_and_epoch() -> None:
     def fresh(seed: int) -> TrainLoader:
-        return TrainLoader(ShiftedImages(noise(24), "train", 2), 8, seed)
+        return TrainLoader(ShiftedImages(make_noise(24), "train", 2), 8, seed)
 
     used = fresh(1)
     for number in range(3):
@@ -78,8 +77,8 @@ def test_an_epoch_is_a_function_of_seed_and_epoch(noise: Noise) -> None:
 
 
 @pytest.mark.parametrize("made_at_once", [2, 3, 100])
-def test_batches_made_at_once_are_those_made_one_by_one(noise: Noise, made_at_once: int) -> None:
-    examples = noise(29, height=6, width=6)
+def test_batches_made_at_once_are_those_made_one_by_one(made_at_once: int) -> None:
+    examples = make_noise(29, height=6, width=6)
     presenters = [
         ShiftedImages(examples, "train", 2),
         ComposedPairs(examples, "train", seed=0, margin=1, shift=1, pairs=10, test_examples=5),
@@ -92,10 +91,8 @@ def test_batches_made_at_once_are_those_made_one_by_one(noise: Noise, made_at_on
 
 
 @given(count=st.integers(1, 60), batch_size=st.integers(1, 20))
-def test_evaluation_is_in_the_order_of_the_data_set(
-    noise: Noise, count: int, batch_size: int
-) -> None:
-    examples = noise(count)
+def test_evaluation_is_in_the_order_of_the_data_set(count: int, batch_size: int) -> None:
+    examples = make_noise(count)
     loader = EvaluationLoader(ShiftedImages(examples, "test", 2), batch_size)
     batches = list(loader)
     assert len(loader) == len(batches)

@@ -26,13 +26,12 @@ from official_files import (
     write_viewpoints,
 )
 from s3_server import S3Server
+from small_data import reader_of, refuses
 
 from capsweep.data.images import Reader
 from capsweep.errors import DataError
 from capsweep.storage.files import hash_bytes, user_cache_folder
 
-ReaderOf = Callable[..., Reader]
-Refuses = Callable[[Reader, Path, str], None]
 Write = Callable[[Path], list[str]]
 Examples = tuple[np.ndarray, np.ndarray]  # images and labels
 
@@ -125,7 +124,7 @@ def select_viewpoints(dataset: str, seed: int, count: int, are_familiar: bool) -
 
 
 @pytest.fixture
-def reader(dataset: str, write: Write, tmp_path: Path, reader_of: ReaderOf) -> Reader:
+def reader(dataset: str, write: Write, tmp_path: Path) -> Reader:
     """Of the files that were written there."""
     return reader_of(f"dataset={dataset}", "dataset.validation=0", *write(tmp_path / "data"))
 
@@ -163,7 +162,7 @@ def test_every_form_is_read_as_it_was_written_from_folders_and_an_object_store(
     assert (store.count("GET") if is_plain else store.total) == 0
 
 
-def test_smallnorb_and_its_viewpoints_are_decoded_once(tmp_path: Path, reader_of: ReaderOf) -> None:
+def test_smallnorb_and_its_viewpoints_are_decoded_once(tmp_path: Path) -> None:
     viewpoints = write_viewpoints(tmp_path)
     images = [text for text in viewpoints if "validation" not in text and "-info" not in text]
     reader_of("dataset=smallnorb", *images).read(str(tmp_path))
@@ -175,7 +174,7 @@ def test_smallnorb_and_its_viewpoints_are_decoded_once(tmp_path: Path, reader_of
 @EACH_FILE
 @pytest.mark.parametrize("fault", ["truncated", "altered", "empty"])
 def test_a_spoilt_file_is_refused_by_name(
-    fault: str, file: str, reader: Reader, tmp_path: Path, refuses: Refuses
+    fault: str, file: str, reader: Reader, tmp_path: Path
 ) -> None:
     path = tmp_path / "data" / file
     content = path.read_bytes()
@@ -187,7 +186,7 @@ def test_a_spoilt_file_is_refused_by_name(
 
 @EACH_FILE
 def test_a_declared_file_that_cannot_be_decoded_is_refused_by_name(
-    dataset: str, write: Write, file: str, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+    dataset: str, write: Write, file: str, tmp_path: Path
 ) -> None:
     overrides = [f"dataset={dataset}", "dataset.validation=0", *write(tmp_path)]
     page = b"<html>a captive portal</html>"
@@ -203,7 +202,7 @@ def test_a_declared_file_that_cannot_be_decoded_is_refused_by_name(
 
 @EACH_FILE
 def test_a_missing_file_is_named_with_who_offers_it(
-    dataset: str, file: str, reader: Reader, tmp_path: Path, refuses: Refuses
+    dataset: str, file: str, reader: Reader, tmp_path: Path
 ) -> None:
     (tmp_path / "data" / file).unlink()
     name = Path(file).name.removesuffix(".xz")
@@ -219,7 +218,7 @@ def test_a_missing_file_is_named_with_who_offers_it(
 
 @EACH_FORM
 def test_files_of_unknown_hash_are_never_read_and_named_with_their_hash(
-    dataset: str, write: Write, place: str, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+    dataset: str, write: Write, place: str, tmp_path: Path
 ) -> None:
     declared = write(tmp_path)
     group = "sha256_plain" if any("sha256_plain" in text for text in declared) else "sha256"
@@ -230,7 +229,7 @@ def test_files_of_unknown_hash_are_never_read_and_named_with_their_hash(
 
 
 def test_a_hash_of_decompressed_files_does_not_replace_an_unknown_fingerprint(
-    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+    tmp_path: Path,
 ) -> None:
     hashes = [text for text in write_smallnorb(tmp_path) if "sha256" in text]
     plain = [text.replace(".sha256.", ".sha256_plain.") for text in hashes]
@@ -240,9 +239,7 @@ def test_a_hash_of_decompressed_files_does_not_replace_an_unknown_fingerprint(
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
-def test_a_missing_folder_is_named(
-    dataset: str, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
+def test_a_missing_folder_is_named(dataset: str, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     message = rf"places\.data: {nowhere} does not exist; set DATA_DIR"
     refuses(reader_of(f"dataset={dataset}"), nowhere, message)

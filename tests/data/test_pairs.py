@@ -2,14 +2,13 @@
 random numbers are those of SplitMix64.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
+from small_data import make_noise
 from torch import Tensor
 
 from capsweep.data.batches import Split
@@ -18,13 +17,11 @@ from capsweep.data.pairs import Pairs, PairSource, draw_integers, draw_words
 from capsweep.errors import ConfigError
 
 SIDE = 6
-Digits = Callable[..., LabelledImages]
 
 
-@pytest.fixture(scope="session")
-def digits(noise: Callable[..., LabelledImages]) -> Digits:
+def digits(labels: list[int], channels: int = 1) -> LabelledImages:
     """Noise of SIDE x SIDE pixels, with the labels given."""
-    return lambda labels, channels=1: noise(len(labels), channels, SIDE, SIDE, labels)
+    return make_noise(len(labels), channels, SIDE, SIDE, labels)
 
 
 def source(
@@ -57,7 +54,7 @@ def canvas_with(image_CHW: np.ndarray, canvas: int, down: int, right: int) -> np
 @given(data=st.data(), seed=st.integers(0, 5))
 @at_most_examples(40)
 def test_an_example_is_the_same_in_whatever_company_and_order(
-    digits: Digits, data: st.DataObject, seed: int
+    data: st.DataObject, seed: int
 ) -> None:
     made = source(digits(labels_of(23)), seed=seed)
     whole = made.compose_pairs(torch.arange(200))
@@ -65,14 +62,14 @@ def test_an_example_is_the_same_in_whatever_company_and_order(
     assert equal(made.compose_pairs(index), at(whole, index))
 
 
-def test_an_example_far_into_the_sequence_needs_none_before_it(digits: Digits) -> None:
+def test_an_example_far_into_the_sequence_needs_none_before_it() -> None:
     made, far = source(digits(labels_of(23))), 60_000_000_000
     pair = made.compose_pairs(torch.tensor([far]))
     assert pair.sources_BL[0, 0] == far % 23
     assert equal(pair, at(made.compose_pairs(torch.arange(far - 3, far + 3)), torch.tensor([3])))
 
 
-def test_seed_and_split_each_give_another_sequence(digits: Digits) -> None:
+def test_seed_and_split_each_give_another_sequence() -> None:
     examples, k_B = digits(labels_of(40)), torch.arange(500)
     made = [source(examples), source(examples, seed=1), source(examples, split="test")]
     partners = [one.compose_pairs(k_B).sources_BL[:, 1] for one in made]
@@ -97,9 +94,7 @@ def test_the_sequence_is_the_same_on_every_machine() -> None:
     labels=st.lists(st.integers(0, 4), min_size=2, max_size=30).filter(lambda x: len(set(x)) > 1)
 )
 @at_most_examples(40)
-def test_the_two_digits_are_of_the_split_and_of_different_classes(
-    digits: Digits, labels: list[int]
-) -> None:
+def test_the_two_digits_are_of_the_split_and_of_different_classes(labels: list[int]) -> None:
     examples = digits(labels)
     pairs = source(examples).compose_pairs(torch.arange(5 * len(labels)))
     assert pairs.sources_BL.min() >= 0
@@ -109,7 +104,7 @@ def test_the_two_digits_are_of_the_split_and_of_different_classes(
     assert pairs.sources_BL[:, 0].tolist() == [k % len(labels) for k in range(5 * len(labels))]
 
 
-def test_every_digit_of_another_class_is_equally_likely_as_partner(digits: Digits) -> None:
+def test_every_digit_of_another_class_is_equally_likely_as_partner() -> None:
     labels = torch.tensor([0, 1, 1, 2, 0, 2, 2, 2, 3])  # classes of 2, 2, 4 and 1 digits
     count, draws = len(labels), 2_000
     pairs = source(digits(labels.tolist())).compose_pairs(torch.arange(count * draws))
@@ -129,7 +124,7 @@ def test_every_digit_of_another_class_is_equally_likely_as_partner(digits: Digit
 )
 @at_most_examples(30)
 def test_an_image_is_the_clipped_sum_of_its_two_shifted_digits(
-    digits: Digits, channels: int, margin: int, shift: int, seed: int
+    channels: int, margin: int, shift: int, seed: int
 ) -> None:
     examples, canvas = digits(labels_of(12), channels), SIDE + 2 * margin
     pairs = source(examples, seed=seed, margin=margin, shift=shift).compose_pairs(torch.arange(24))
@@ -148,9 +143,7 @@ def test_an_image_is_the_clipped_sum_of_its_two_shifted_digits(
 
 @pytest.mark.parametrize("shift", [0, 1, 2, 5])  # windows that are one stretch of memory, or not
 @pytest.mark.parametrize("channels", [1, 2])
-def test_images_without_their_digits_are_the_same(
-    digits: Digits, channels: int, shift: int
-) -> None:
+def test_images_without_their_digits_are_the_same(channels: int, shift: int) -> None:
     made = source(digits(labels_of(23), channels), shift=shift)
     k_B = torch.arange(200).flip(0)
     whole = made.compose_pairs(k_B)
@@ -159,13 +152,13 @@ def test_images_without_their_digits_are_the_same(
     assert made.compose_images(made.draw_pairs(k_B[:0])).shape == (0, *whole.images_BCHW.shape[1:])
 
 
-def test_digits_of_one_class_alone_make_no_pairs(digits: Digits) -> None:
+def test_digits_of_one_class_alone_make_no_pairs() -> None:
     with pytest.raises(ConfigError, match=r"two classes"):
         source(digits([3, 3, 3]))
 
 
 @pytest.mark.gpu
-def test_a_gpu_composes_the_same_pixels(digits: Digits) -> None:
+def test_a_gpu_composes_the_same_pixels() -> None:
     examples, k_B = digits(labels_of(40)), torch.arange(1000)
     on_gpu = source(examples.to(torch.device("cuda"))).compose_pairs(k_B.cuda())
     assert equal(Pairs(*(part.cpu() for part in on_gpu)), source(examples).compose_pairs(k_B))

@@ -10,6 +10,7 @@ import http_servers
 import official_files
 import pytest
 import torch
+from small_data import reader_of, refuses
 
 from capsweep.data.images import Reader, Splits
 from capsweep.errors import DataError
@@ -21,9 +22,8 @@ MNIST = {
     "test": [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
 }
 
-ReaderOf = Callable[..., Reader]
-Refuses = Callable[[Reader, Path, str], None]
 Serve = Callable[..., str]
+Mirrored = Callable[..., Reader]
 
 
 class Files(http_servers.Handler):
@@ -60,7 +60,7 @@ def made(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def mirrored(reader_of: ReaderOf, made: Path) -> ReaderOf:
+def mirrored(made: Path) -> Mirrored:
     """A reader of such files, with these mirrors."""
     kept = [text for text in official_files.write_idx(made.parent) if "mirrors" not in text]
     return lambda *mirrors: reader_of(
@@ -74,7 +74,7 @@ def list_files(folder: Path) -> list[str]:
 
 
 def test_only_what_is_missing_is_downloaded_and_kept(
-    made: Path, tmp_path: Path, mirrored: ReaderOf, serve: Serve
+    made: Path, tmp_path: Path, mirrored: Mirrored, serve: Serve
 ) -> None:
     url, folder = serve(made), tmp_path / "data"
     mirrored(url).check(str(folder))
@@ -88,7 +88,7 @@ def test_only_what_is_missing_is_downloaded_and_kept(
 
 
 def test_the_next_mirror_serves_when_one_is_down_empty_or_wrong(
-    made: Path, tmp_path: Path, serve: Serve, mirrored: ReaderOf
+    made: Path, tmp_path: Path, serve: Serve, mirrored: Mirrored
 ) -> None:
     wrong, empty, folder = tmp_path / "wrong", tmp_path / "empty", tmp_path / "data"
     for place in (wrong, empty):
@@ -104,9 +104,7 @@ def test_the_next_mirror_serves_when_one_is_down_empty_or_wrong(
 
 
 @pytest.mark.mnist
-def test_mnist_has_its_published_counts_and_the_famous_five(
-    data_folder: Path, reader_of: ReaderOf
-) -> None:
+def test_mnist_has_its_published_counts_and_the_famous_five(data_folder: Path) -> None:
     reader = reader_of("dataset=mnist", "dataset.reader.mirrors=[]")
     splits: Splits = reader.read(str(data_folder))
     for examples, histogram in ((splits.train, MNIST["train"]), (splits.test, MNIST["test"])):
@@ -117,9 +115,7 @@ def test_mnist_has_its_published_counts_and_the_famous_five(
     assert (int(ink_rows[0]), int(ink_rows[-1])) == (5, 24)
 
 
-def test_the_pickled_version_is_said_to_be_another(
-    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
+def test_the_pickled_version_is_said_to_be_another(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-python.tar.gz").touch()
     message = (
         r"data_batch_1\.bin.* not found .*cifar-10-binary\.tar\.gz; the pickled version is never"
@@ -128,7 +124,7 @@ def test_the_pickled_version_is_said_to_be_another(
 
 
 def test_the_approximate_copy_has_no_publisher_and_the_official_files_are_not_it(
-    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+    tmp_path: Path,
 ) -> None:
     reader = reader_of("dataset=cifar10_approximate")
     refuses(reader, tmp_path, r"test_batch\.bin not found .*this copy is not published.*=cifar10\)")
@@ -145,7 +141,7 @@ def real(data_folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_real_images_have_ten_classes_of_equal_size(real: Path, reader_of: ReaderOf) -> None:
+def test_the_real_images_have_ten_classes_of_equal_size(real: Path) -> None:
     reader = reader_of("dataset=cifar10_approximate")
     splits = reader.read(str(real))
     for examples, count in ((splits.train, 5000), (splits.test, 1000)):

@@ -3,21 +3,18 @@ windows are read where indices find them, and bytes become numbers.
 """
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
+from small_data import make_noise
 from torch import Tensor
 
 from capsweep.data.batches import Batch, copy_windows, locate_windows, shift_windows, to_unit
 from capsweep.data.image_batches import ShiftedImages
-from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
-
-Noise = Callable[..., LabelledImages]
 
 
 def evaluated(images: ShiftedImages) -> Batch:
@@ -36,8 +33,8 @@ def place_of(image_CHW: Tensor, small_CHW: Tensor) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_evaluated_images_lie_in_the_middle_of_the_canvas(noise: Noise, split: str) -> None:
-    examples = noise(9, channels=2, height=6, width=5)
+def test_evaluated_images_lie_in_the_middle_of_the_canvas(split: str) -> None:
+    examples = make_noise(9, channels=2, height=6, width=5)
     batch = evaluated(ShiftedImages(examples, split, shift=2, canvas=11))
     expected_NCHW = torch.zeros(9, 2, 11, 11)
     expected_NCHW[:, :, 2:8, 3:8] = to_unit(examples.images_NCHW)
@@ -46,8 +43,8 @@ def test_evaluated_images_lie_in_the_middle_of_the_canvas(noise: Noise, split: s
     assert batch.targets_BLCHW is None
 
 
-def test_the_whole_image_moves_over_all_of_the_canvas_in_training(noise: Noise) -> None:
-    examples = noise(12, height=6, width=6)
+def test_the_whole_image_moves_over_all_of_the_canvas_in_training() -> None:
+    examples = make_noise(12, height=6, width=6)
     train, places = ShiftedImages(examples, "train", shift=3, canvas=12), set()
     for epoch in range(40):
         batch = train.prepare_epoch(0, epoch)(torch.arange(12))
@@ -56,10 +53,8 @@ def test_the_whole_image_moves_over_all_of_the_canvas_in_training(noise: Noise) 
     assert places == {(top, left) for top in range(7) for left in range(7)}
 
 
-def test_moved_validation_gives_every_image_a_place_of_its_own_that_never_changes(
-    noise: Noise,
-) -> None:
-    examples = noise(60, height=4, width=4)
+def test_moved_validation_gives_every_image_a_place_of_its_own_that_never_changes() -> None:
+    examples = make_noise(60, height=4, width=4)
 
     def moved() -> Batch:
         return evaluated(ShiftedImages(examples, "validation", 3, 10, moved_validation=True))
@@ -75,9 +70,9 @@ def test_moved_validation_gives_every_image_a_place_of_its_own_that_never_change
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_a_canvas_smaller_than_the_images_is_refused(noise: Noise, split: str) -> None:
+def test_a_canvas_smaller_than_the_images_is_refused(split: str) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.batches\.canvas=5 must be larger: .* 6x5"):
-        ShiftedImages(noise(3), split, shift=1, canvas=5)
+        ShiftedImages(make_noise(3), split, shift=1, canvas=5)
 
 
 @given(

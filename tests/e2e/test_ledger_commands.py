@@ -46,9 +46,9 @@ def list_signatures(storage: Path) -> list[str]:
     return sorted(path.parent.name for path in storage.glob("ledger/*/*/result.json"))
 
 
-def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, ask: Ask) -> None:
+def test_cells_are_listed_and_shown_as_text_and_json(swept: Path, ask: Ask) -> None:
     read = partial(ask, swept)
-    first, second, *_ = list_signatures(swept)
+    first = list_signatures(swept)[0]
     header, *lines = read("ls").splitlines()
     assert header.split()[:7] == ["signature", "state", "error", "data", "epochs", "seed", "date"]
     assert len(lines) == 10
@@ -66,8 +66,6 @@ def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, ask: 
     assert (cell["signature"], cell["status"]) == (first, "done")
     assert cell["science"]["epochs"] == cell["result"]["epochs"] == 2
     assert cell["provenance"]["command"].startswith("capsweep train ")
-    text = read("compare", first, second)
-    assert all(part in text for part in ("360 test examples", "McNemar", "Bonett and Price"))
 
 
 def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, ask: Ask) -> None:

@@ -14,18 +14,10 @@ from s3_server import S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-SMALL = """\
-question: Does {name} outlive its driver?
-base: [model=cnn_small, epochs={epochs}, limit_batches=2, batch_size=16, trainer.accelerator=cpu,
-       logger=csv]
-"""
-ROWS = """\
-seeds: [0, 1, 2]
-baseline: narrow
-arms: {narrow: {fixed: ["model.hidden=8"]}, wide: {fixed: ["model.hidden=9"]}}
-table: {rows: [arm], columns: [dataset], metric: test/error}
-"""
 SEARCH = """\
+question: Does it outlive its driver?
+base: [model=cnn_small, epochs=4, limit_batches=2, batch_size=16, trainer.accelerator=cpu,
+       logger=csv]
 kind: search
 seeds: [0]
 search: {metric: val/error, trials: 4, scheduler: none}
@@ -48,10 +40,9 @@ class Machine:
     def run(self, *words: str) -> str:
         return commands.read_to_end(self.start(*words))
 
-    def write_sweep(self, name: str, text: str, epochs: int = 1) -> str:
-        """Write a sweep file: what it asks for, and how long a cell takes."""
-        path = self.folder / f"{name}.yaml"
-        path.write_text(SMALL.format(name=name, epochs=epochs) + text)
+    def write_search(self) -> str:
+        path = self.folder / "find.yaml"
+        path.write_text(SEARCH)
         return str(path)
 
     def read_table(self, name: str) -> str:
@@ -89,28 +80,11 @@ def test_a_cell_is_trained_from_the_store_into_the_store(
     assert len(cells) == 2
 
 
-def test_added_seeds_are_in_a_table_that_is_made_elsewhere(
-    machine: Machines, store: S3Server
-) -> None:
-    head, laptop = machine("head"), machine("laptop")
-    file = head.write_sweep("more", ROWS)
-    words = ["sweep", file, "EXECUTOR=local", "MORE_SEEDS=5"]
-    assert "undecided" in head.run(*words)
-    assert "(Bonferroni)" in head.read_table("more")
-    assert "bucket/x/sweeps/more.seeds.json" in store.objects
-    assert not (head.folder / "outputs" / "sweeps").exists()
-    laptop.run("report", file)
-    assert laptop.read_table("more") == head.read_table("more")
-    again = laptop.run(*words)
-    assert again.count("nothing to run: every cell is finished") == 1
-    assert laptop.read_table("more") == head.read_table("more")
-
-
 def test_a_search_goes_on_when_its_driver_and_its_disk_are_gone(
     machine: Machines, store: S3Server
 ) -> None:
     head, other, laptop = machine("head"), machine("other"), machine("laptop")
-    words = ["sweep", head.write_sweep("find", SEARCH, epochs=4), "EXECUTOR=local"]
+    words = ["sweep", head.write_search(), "EXECUTOR=local"]
 
     def is_between_trials() -> bool:
         """Whether a trial is complete and the next one runs."""

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from reported_cells import PROVENANCE, SWEEP, build_table, finish, rows, small_sweep
 
-from capsweep.ledger.ledger import Ledger
+from capsweep.errors import DamageError
+from capsweep.ledger.ledger import Ledger, load_predictions
 from capsweep.report import charts, classes, figures
 from capsweep.report.charts import Curve
 from capsweep.report.figures import ReportFigure
@@ -134,3 +135,9 @@ def test_errors_by_class_and_confusions_are_means_over_seeds_of_the_worst_classe
     assert errors.caption.endswith("Of 10 classes, the 2 with the largest errors: 0, 9.")
     assert confusion.image[:2] == ([[100, 0, 0], [37.5, 62.5, 0]], ["0", "9"])
     assert confusion.image[2] == ["0", "9", "others"]
+
+
+def test_a_cell_without_predictions_is_named(tmp_path: Path) -> None:
+    folder = finish(tmp_path, small_sweep(tmp_path)[1][0], 0.1)
+    with pytest.raises(DamageError, match=rf"cell {folder.name} has no predictions\.npz"):
+        load_predictions(Ledger(tmp_path), folder.name)

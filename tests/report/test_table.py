@@ -15,7 +15,6 @@ from capsweep.errors import ConfigError, UserError
 from capsweep.report import render, table
 from capsweep.report.formatted_table import format_table
 from capsweep.runtime import terminal
-from capsweep.sweep import more_seeds
 
 ROW = "capsnet · 3 · 0"
 
@@ -101,12 +100,6 @@ def test_a_note_names_the_cells_that_other_things_made_than_their_neighbours(
     assert ("cnn · – · 0" in line) == (kind != "code differs")  # other networks run other code
 
 
-def test_how_seeds_were_added_is_told(ablation) -> None:
-    told = "by looking. Intervals and p values are not adjusted for having looked."
-    assert told in ablation.render(stopping="by looking")
-    assert "looked" not in ablation.render()
-
-
 def test_settings_that_the_rows_do_not_tell_apart_are_not_averaged(ablation) -> None:
     other = replace(ablation.points[3], title="x", cell=compose.cell(["seed=0", "batch_size=7"]))
     points = [*ablation.points, other]
@@ -170,7 +163,6 @@ def test_a_row_without_the_metric_is_a_gap_that_is_said(choose: Callable) -> Non
     assert "| cnn | – | – | – |\n" in text
     assert "| capsnet | 3 | 80.00 ± 0.00 % (2) | – |\n" in text
     assert "–: test/segmentation is not measured there." in text
-    assert more_seeds.find_undecided(chosen.sweep, chosen.points, chosen.ledger, 1) == set()
 
 
 def test_cells_that_never_predict_a_class_are_marked_and_cells_without_counts_are_not(

@@ -15,24 +15,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
-from shard_folders import Make
+from shard_folders import Folder, run_make
 
 from capsweep import cli
 from capsweep.config import compose
 from capsweep.data.batches import Batch, EpochSampler, to_unit
 from capsweep.errors import DataError
 from capsweep.shards.batches import PassOrder, ShardLoader, StretchImages
-from capsweep.shards.manifest import Fields, Manifest
+from capsweep.shards.manifest import Fields
 from capsweep.shards.reader import StoredRanges
 from capsweep.training import build
 
-Folder = tuple[Path, Manifest]
 CPU = torch.device("cpu")
 SIZES = st.integers(1, 70)
 
 
 class Numbered:
     """N examples whose label is their place."""
+
+    device = CPU
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -48,7 +49,7 @@ class Numbered:
 
 
 def make_loader(count: int, batch_size: int, epoch_examples: int) -> ShardLoader:
-    return ShardLoader(cast(StoredRanges, Numbered(count)), CPU, batch_size, epoch_examples, seed=0)
+    return ShardLoader(cast(StoredRanges, Numbered(count)), batch_size, epoch_examples, 0, 0)
 
 
 def run_epoch(one: ShardLoader, number: int) -> list[int]:
@@ -180,9 +181,9 @@ def assert_equal(batch: Batch, folder: Path, split: str, part: slice) -> None:
     assert np.array_equal(batch.labels.numpy(), stored(folder, split, "labels")[part])
 
 
-def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None:
+def test_every_epoch_and_all_that_is_evaluated(folder: Path) -> None:
     pairs = 3
-    assert make(f"PAIRS={pairs}", *OVERRIDES[1:]) == 0
+    assert run_make(folder, f"PAIRS={pairs}", *OVERRIDES[1:]) == 0
     composed = ["dataset=multimnist", *OVERRIDES, "dataset.batches.test_examples=900"]
     splits = build.load_splits(compose.cell(composed).config, "", CPU)
     train, all_of_it = splits["train"], slice(None)
@@ -196,9 +197,9 @@ def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None
 
 
 def test_the_command_that_is_printed_trains_on_it(
-    make: Make, storage: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, storage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert make("dataset.batches.margin=6") == 0
+    assert run_make(folder, "dataset.batches.margin=6") == 0
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("train on it:")]
     program, *words = shlex.split(line.removeprefix("train on it: "))
     assert program == "capsweep"

@@ -10,7 +10,7 @@ from disturbed_jobs import Disturbed, making_importable
 from capsweep.cli.data import prepare_job
 from capsweep.shards import ray_tasks
 from capsweep.shards.layout import ShardJob
-from capsweep.shards.making import WANTED, TaskRunner, make_shard
+from capsweep.shards.making import WANTED, MakingPlan, TaskRunner, make_shard
 from capsweep.shards.manifest import STATE, ShardPart
 
 pytestmark = [
@@ -48,8 +48,7 @@ def job() -> ShardJob:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Of shards, beside one for notes."""
-    for name in ("shards", "notes"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "notes").mkdir()
     return begin(tmp_path / "shards")
 
 
@@ -63,7 +62,7 @@ def run_tasks(cluster) -> TaskRunner:
 
 def begin(folder: Path) -> Path:
     """As the driver leaves a folder for its workers."""
-    (folder / STATE).mkdir()
+    (folder / STATE).mkdir(parents=True)
     (folder / STATE / WANTED).touch()
     return folder
 
@@ -83,7 +82,7 @@ def undisturbed(job: ShardJob, tmp_path_factory: pytest.TempPathFactory) -> dict
 def test_the_shards_are_those_of_the_local_engine_to_the_byte(
     run_tasks: TaskRunner, job: ShardJob, folder: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    outcomes = list(run_tasks(job, folder, PARTS))
+    outcomes = list(run_tasks(MakingPlan(job, folder, PARTS)))
     assert sorted(outcome.part.name for outcome in outcomes) == sorted(undisturbed)
     assert all(outcome.is_made and outcome.shard for outcome in outcomes)
     assert read_files(folder) == undisturbed
@@ -93,7 +92,7 @@ def test_a_shard_whose_worker_is_killed_is_made_by_another(
     run_tasks: TaskRunner, job: ShardJob, folder: Path, undisturbed: dict[str, bytes]
 ) -> None:
     killed = Disturbed(job, folder.parent / "notes", at=SHARD + 1500)
-    outcomes = list(run_tasks(killed, folder, PARTS))
+    outcomes = list(run_tasks(MakingPlan(killed, folder, PARTS)))
     assert [outcome.cause for outcome in outcomes] == [""] * 4
     assert len(list(killed.notes.iterdir())) == 1
     assert read_files(folder) == undisturbed
@@ -103,7 +102,7 @@ def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
     run_tasks: TaskRunner, job: ShardJob, folder: Path
 ) -> None:
     killed = Disturbed(job, folder.parent / "notes", at=SHARD + 1500, times=99)
-    outcomes = list(run_tasks(killed, folder, PARTS))
+    outcomes = list(run_tasks(MakingPlan(killed, folder, PARTS)))
     [lost] = [outcome for outcome in outcomes if outcome.shard is None]
     assert lost.part.name == "train-00001.h5"
     assert "the worker was lost (WorkerCrashedError" in lost.cause
@@ -117,9 +116,8 @@ def test_a_node_that_does_not_see_the_folder_is_a_fault_of_the_folder(
 ) -> None:
     """A path that is another folder on each node, as a disk of its own would be."""
     (cluster.folder / "shards").mkdir()
-    (tmp_path / "shards").mkdir()
     begin(tmp_path / "shards")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OSError, match="this node does not see the driver's folder"):
-        list(run_tasks(job, Path("/proc/self/cwd/shards"), PARTS[:1]))
+        list(run_tasks(MakingPlan(job, Path("/proc/self/cwd/shards"), PARTS[:1])))
     assert read_files(cluster.folder / "shards") == {}

@@ -10,8 +10,6 @@ from capsweep.statistics.examples import (
     count_confusions,
     find_worst,
     find_wrong,
-    mcnemar_p,
-    paired_interval,
     predict_classes,
     wilson_interval,
 )
@@ -20,19 +18,6 @@ from capsweep.statistics.examples import (
 def test_an_interval_is_not_empty_at_no_error() -> None:
     assert wilson_interval(0, 100) == pytest.approx((0.0, 0.036993), abs=1e-6)
     assert wilson_interval(25, 100) == pytest.approx((0.175452, 0.343044), abs=1e-6)
-
-
-def test_mcnemars_exact_p_by_hand() -> None:
-    assert (mcnemar_p(0, 0), mcnemar_p(4, 4)) == (1.0, 1.0)
-    assert mcnemar_p(5, 0) == pytest.approx(2 / 2**5)
-
-
-def test_the_interval_of_a_difference_is_that_of_resampled_examples() -> None:
-    draws = np.random.default_rng(1).multinomial(400, [0.09, 0.04, 0.87], size=4000) / 400
-    resampled = np.quantile(draws[:, 0] - draws[:, 1], [0.025, 0.975])
-    assert paired_interval(36, 16, 400) == pytest.approx(resampled, abs=0.003)
-    low, high = paired_interval(0, 0, 100)  # it is not empty at no error
-    assert -0.04 < low < 0 < high < 0.04
 
 
 @given(total=st.integers(1, 50), seed=st.integers(0, 1000))

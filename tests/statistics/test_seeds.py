@@ -1,7 +1,6 @@
-"""What numbers of several seeds say: summaries, paired differences, Holm, and looking again."""
+"""What numbers of several seeds say: summaries, paired differences and Holm."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,9 +12,6 @@ from capsweep.statistics.metric_format import measure_of
 from capsweep.statistics.seeds import (
     Summary,
     adjust_holm,
-    describe_correction,
-    find_undecided_rows,
-    list_looks,
     paired_difference,
     smallest_p,
     summarise_values,
@@ -105,53 +101,3 @@ def test_adjusted_values_are_never_smaller_keep_the_order_and_stay_below_bonferr
         assert raw <= p <= min(1.0, raw * len(p_values)) + 1e-15
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     assert [adjusted[i] for i in order] == sorted(adjusted)
-
-
-def test_the_last_look_is_always_planned() -> None:
-    assert list_looks(3, 8, 2) == (3, 5, 7, 8)
-    assert list_looks(3, 3, 2) == (3,)
-    with pytest.raises(ValueError, match="cannot look"):
-        list_looks(2, 5, 2)
-    assert "4 planned looks" in describe_correction(list_looks(3, 8, 2))
-
-
-def test_clear_orders_are_decided_and_equal_rows_are_not() -> None:
-    low = {seed: 0.01 + 0.0001 * seed for seed in range(5)}
-    high = {seed: 0.05 + 0.0001 * (seed % 3) for seed in range(5)}
-    assert find_undecided_rows({"low": low, "high": high}, 3) == set()
-    assert find_undecided_rows({"low": low, "high": high, "twin": high}, 3) == {"high", "twin"}
-
-
-def share_decided(draw: Callable[[], np.ndarray], planned: tuple[int, ...], rounds: int) -> float:
-    """How often some look decides the order of all drawn rows [rows, seeds]."""
-    decided = 0
-    for _ in range(rounds):
-        values = draw()
-        looks = [[dict(enumerate(row[:seeds])) for row in values] for seeds in planned]
-        decided += any(len(find_undecided_rows(dict(enumerate(r)), 4)) < len(values) for r in looks)
-    return decided / rounds
-
-
-@pytest.mark.parametrize(("examples", "rate"), [(None, 0.02), (360, 0.01), (360, 0.1)])
-def test_stopping_when_it_suits_rarely_decides_between_equals(
-    examples: int | None, rate: float
-) -> None:
-    """examples: of a test set, in whose steps a rate comes; None: no steps."""
-    generator = np.random.default_rng(0)
-
-    def draw() -> np.ndarray:
-        if examples is None:
-            return generator.normal(rate, 0.004, size=(3, 9))
-        return generator.binomial(examples, rate, size=(2, 9)) / examples
-
-    assert share_decided(draw, list_looks(3, 9, 2), 400) <= 0.05 + 2 * (0.05 * 0.95 / 400) ** 0.5
-
-
-def test_a_real_difference_is_decided_before_the_last_seed() -> None:
-    generator = np.random.default_rng(0)
-    share = share_decided(
-        lambda: generator.normal([[0.02], [0.03]], 0.003, size=(2, 9)),
-        list_looks(3, 9, 2)[:-1],
-        100,
-    )
-    assert share >= 0.6

@@ -15,7 +15,6 @@ from torch import Tensor
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.data.batches import DeviceSplit
-from capsweep.data.images import prepare_splits
 from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
 from capsweep.lab.evaluation.traces import RoutedCell, find_routed
 from capsweep.ledger.ledger import Ledger, folder_of
@@ -114,11 +113,7 @@ def trained(cell: Cell) -> TrainedCell:
 @cache
 def load_digits() -> DeviceSplit:
     """The test images of the embedded data set."""
-    config = compose.cell([]).config
-    data = config["dataset"]
-    sizes = data["validation"], torch.device("cpu"), None, data["image_shape"]
-    reader, presenter = build.build_reader(config), build.build_presenter(config)
-    return prepare_splits(reader, "", presenter, *sizes)["test"]
+    return build.load_splits(compose.cell([]).config, "", torch.device("cpu"))["test"]
 
 
 def make_routed(

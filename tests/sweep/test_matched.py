@@ -8,10 +8,10 @@ import reported_cells
 from reported_cells import finish
 
 from capsweep import cli
-from capsweep.errors import ConfigError, UserError
+from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, render, table
-from capsweep.sweep import choices, drive, expand, more_seeds
+from capsweep.sweep import choices, drive, expand
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -77,8 +77,6 @@ def test_what_cannot_be_matched_is_refused(load_matched: Loaded, tmp_path: Path)
     sweep, points = load_matched()
     with pytest.raises(ConfigError, match=r"arms\.capsnet\.matched: .*cnn has no cell of this"):
         expand.set_accuracies(sweep, points[1:])
-    with pytest.raises(UserError, match=r"MORE_SEEDS=5: equal has arms that are matched to cnn"):
-        more_seeds.plan_looks(sweep, "5")
     with pytest.raises(ConfigError, match=r"^RERUN=stale: .* are matched to finished cells of "):
         expand.check_rerun(*load_matched("rerun=stale"))
     finish(tmp_path / "ledger", points[0], 0.2, reported_cells.rows([0.4, 0.2]))

@@ -16,7 +16,7 @@ from capsweep.config import places
 from capsweep.config.cell import flatten
 from capsweep.errors import UserError
 from capsweep.ledger import causes, lease, listing, stored_files, transfer, upkeep
-from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
+from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.listing import find_signature
 from capsweep.runtime.terminal import count_of
 from capsweep.storage.stores import join
@@ -110,17 +110,6 @@ def run_why(parsed: argparse.Namespace) -> None:
     print(f"the nearest finished cell is {nearest}; it differs in")
     for key, (here, there) in changed[nearest].items():
         print(f"  {key}: {json.dumps(here)} here, {json.dumps(there)} there")
-
-
-def run_compare(parsed: argparse.Namespace) -> None:
-    """Print a comparison of the predictions of two cells on the same test examples."""
-    from capsweep.report import comparison
-
-    ledger = open_ledger(parsed)
-    cells = [find_signature(ledger, prefix) for prefix in parsed.signature]
-    comparison.check_same_examples(ledger, *cells)
-    predictions = {cell: load_predictions(ledger, cell) for cell in cells}
-    print(comparison.describe_comparison(predictions))
 
 
 def run_failures(parsed: argparse.Namespace) -> None:

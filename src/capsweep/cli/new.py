@@ -22,7 +22,7 @@ EXAMPLES = Path("docs", "examples", "new")
 # Words that a command line or a YAML file does not read as a name.
 RESERVED = ("false", "inf", "nan", "no", "none", "null", "off", "on", "true", "yes")
 LONGEST = 24  # most characters of a name, so that lines of code stay below 100 characters
-OPTIONS = ("file", "test", "validation", "size", "axes")  # options of `new dataset`
+OPTIONS = ("file", "test", "validation", "size")  # options of `new dataset`
 MOST_LINES = 30  # of classes that are printed
 # A note is printed for images with a shorter side, in pixels, or with more pixels than this.
 SMALL, LARGE = 17, 96 * 96
@@ -105,7 +105,7 @@ def import_data(target: Path, parsed: argparse.Namespace) -> dict[str, str]:
         raise UserError(f"new dataset: type --file PATH; {importing.TAKEN}")
     typed = {"test": parsed.test, "validation": parsed.validation}
     parts = {split: part for split, part in typed.items() if part is not None}
-    data = importing.import_data(parsed.file, target, parts, parsed.size, parsed.axes)
+    data = importing.import_data(parsed.file, target, parts, parsed.size)
     splits, names = data.splits, data.class_names
     channels, height, width = splits["train"].images_NCHW.shape[1:]
     lowest = min(int(each.images_NCHW.min()) for each in splits.values())

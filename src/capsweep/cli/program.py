@@ -105,7 +105,6 @@ FILTERS = _option(
     "filters", "settings, states or first characters: seed=0 status=failed ab", nargs="*"
 )
 CELL = _option("cell", "a signature, or overrides such as routing.num_iters=2", nargs="+")
-PAIR = _option("signature", "two cells, by first characters of their signatures", nargs=2)
 REMOVABLE = _option("signature", "cells, by first characters of their signatures", nargs="+")
 RERUN = _switch("--run", "run the cell again, and compare its metrics with the stored ones")
 LIGHT = _switch("--without-weights", "leave out the files weights.ckpt")
@@ -116,7 +115,6 @@ NEW = (
     _option("--test", "its test images: a share such as 0.2, or a path", type=share_or_path),
     _option("--validation", "its validation images: a share, or a path", type=share_or_path),
     _option("--size", "stretch its pictures to N or HEIGHTxWIDTH pixels", type=size_in_pixels),
-    _option("--axes", "axes of its images, if their shape is ambiguous", choices=["chw", "hwc"]),
 )
 URL = _option("--url", "the workspace to update; default: make a new one")
 
@@ -135,7 +133,6 @@ LEDGER = {
     "ls": ("list cells, one on a line, the newest last", [FILTERS, JSON]),
     "show": ("print everything that is known of a cell", [SIGNATURE, JSON]),
     "why": ("print the keys in which a cell differs from the nearest finished cell", [CELL]),
-    "compare": ("compare two cells on the same test examples", [PAIR]),
     "failures": ("list failed cells by cause, of all sweeps or of one", [FILTERS]),
     "reproduce": ("print the command that repeats a cell", [SIGNATURE, OVERRIDES, RERUN]),
     "rm": ("remove cells; a sweep that needs them runs them again", [REMOVABLE]),

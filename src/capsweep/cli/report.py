@@ -21,7 +21,7 @@ from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
 from capsweep.runtime import terminal
 from capsweep.storage.files import write_text
-from capsweep.sweep import choices, expand, more_seeds, trials
+from capsweep.sweep import choices, expand, trials
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -81,9 +81,7 @@ def make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
         tabled = trials.tabulate_trials(sweep, trials.read_trials(sweep, ledger))
         built = table.build_table(*tabled, ledger)
     else:
-        added = more_seeds.load(resolved, sweep)
-        points = expand.set_accuracies(sweep, added.add_points(points))
-        built = table.build_table(sweep, points, ledger, added.correction)
+        built = table.build_table(sweep, expand.set_accuracies(sweep, points), ledger)
     return SweepReport(built, formatted_table.format_table(built), ledger, resolved)
 
 

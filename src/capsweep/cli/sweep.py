@@ -21,7 +21,7 @@ from capsweep.config.words import split_words
 from capsweep.errors import ConfigError, UserError
 from capsweep.report.live import LivePage, locate_page
 from capsweep.runtime import terminal
-from capsweep.sweep import choices, drive, estimates, expand, more_seeds
+from capsweep.sweep import choices, drive, estimates, expand
 from capsweep.sweep.drive import RunOptions, SweepEnd
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -45,7 +45,7 @@ def run_sweep(parsed: argparse.Namespace) -> int:
         values, overrides = split_words("sweep", there)
         parsed = argparse.Namespace(**{**vars(parsed), "words": values, "overrides": overrides})
         sweep, points, config = _load(parsed)
-    options = _read_options(parsed, sweep)  # read before a job is submitted, to print errors here
+    options = _read_options(parsed)  # read before a job is submitted, to print errors here
     cluster = config["cluster"]
     is_driven_here = parsed.here or parsed.shard is not None or parsed.executor == "local"
     if cluster.get("launcher") is not None and not is_driven_here:
@@ -81,16 +81,12 @@ def _list_words(parsed: argparse.Namespace) -> list[str]:
     return [*(f"{name}={value}" for name, value in parsed.words.items()), *parsed.overrides]
 
 
-def _read_options(parsed: argparse.Namespace, sweep: Sweep) -> RunOptions:
+def _read_options(parsed: argparse.Namespace) -> RunOptions:
     """Read the words that say how the cells are run.
 
     Raises:
         UserError: The value of a word is wrong; the message names the word.
     """
-    if parsed.more_seeds is not None:
-        more_seeds.plan_looks(sweep, parsed.more_seeds)  # raises before the first cell is trained
-        if parsed.shard is not None:
-            raise UserError("MORE_SEEDS needs all cells; leave out MORE_SEEDS or SHARD")
     if parsed.retry not in (None, "failed"):
         raise UserError(f"RETRY={parsed.retry}: must be failed; leave RETRY out for no retry")
     return RunOptions(
@@ -115,7 +111,7 @@ def _run_here(
     if options.part is None or options.part[0] == 1:
         options = replace(options, renew=page.renew)
     with closing(page):
-        ended = _run_cells(sweep, points, options, parsed.more_seeds, console)
+        ended = _run_cells(sweep, points, options, console)
     from capsweep.cli import report  # imported after training, because it takes time
 
     report.write_and_print(report.make_report(sweep, points), console)
@@ -125,17 +121,14 @@ def _run_here(
 
 
 def _run_cells(
-    sweep: Sweep, points: list[Point], options: RunOptions, last_seeds: str | None, console: Console
+    sweep: Sweep, points: list[Point], options: RunOptions, console: Console
 ) -> SweepEnd:
     """Run the cells of a sweep, or the trials of a search."""
     if sweep.search is not None:
         from capsweep.sweep import search
 
         return search.run(sweep, options, console)
-    ended = drive.run_in_order(sweep, points, options, console)
-    if last_seeds is not None and ended.status == drive.FINISHED:
-        return drive.add_seeds(sweep, points, options, last_seeds, console)
-    return ended
+    return drive.run_in_order(sweep, points, options, console)
 
 
 def _submit_to_slurm(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def run_dashboard(parsed: argparse.Namespace) -> None:
     """Save a workspace for a sweep in W&B, and print its URL."""
     # These modules import Hydra, which `sync` does not need.
-    from capsweep.sweep import choices, expand, more_seeds
+    from capsweep.sweep import choices, expand
 
     sweep = choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides)
     points = expand.set_accuracies(sweep, expand.expand_sweep(sweep))
@@ -35,7 +35,6 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
         why = f"logger={logger['name']}: the cells of this sweep are not in W&B"
         raise UserError(f"{why}; type logger=wandb")
     node = places.resolve(config["places"])
-    points = more_seeds.load(node, sweep).add_points(points)
     labels = expand.make_labels(sweep, [point for point in points if not point.waits])
     content.write_columns(node.storage, labels)
     view = _make_view(sweep, points, labels)

@@ -48,7 +48,6 @@ SHARD=2/8 | sweep | | with EXECUTOR=array: run the second of eight parts of the 
 BUDGET=9m | sweep | | start only cells that should end within this time: 90s, 9m, 2h
 MAX_HOURS=8 | sweep | | stop cells at an epoch's end after these hours; type it again to continue
 RETRY=failed | sweep | | also run cells that failed before with the same code
-MORE_SEEDS=9 | sweep | | add seeds, up to this number per row, while the order of rows is open
 CLUSTER=slurm | JOBS | | a file of conf/cluster: local (default), address, slurm
 RAY_ADDRESS=head:6379 | JOBS shards | | a running Ray; for jobs also http://head:8265
 PAIRS=1000 | shards | | examples made from each digit of training and test

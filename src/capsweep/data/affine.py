@@ -6,7 +6,6 @@ arithmetic, so that its pixels are the same on every machine.
 Shape letters: N examples, C H W image, V = 2 output axes, U = 2 input axes (row, column).
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import count, takewhile
 from pathlib import Path
@@ -20,6 +19,7 @@ from capsweep.data.images import LabelledImages, join_examples, label_images
 from capsweep.data.official import decode_once
 from capsweep.data.pairs import draw_integers
 from capsweep.errors import ConfigError
+from capsweep.storage.files import hash_bytes
 from capsweep.storage.official_files import (
     UNKNOWN,
     Digest,
@@ -238,12 +238,10 @@ class AffnistTest:
         whole = self.files.find(folder, "test.mat")
         paths = [whole] if whole else self._find_batches(folder)
         contents = [read_content(path) for path in paths]
-        digest = hashlib.sha256()
-        for data in contents:
-            digest.update(data)
+        computed = hash_bytes(b"".join(contents))
         name, path = ("test", whole) if whole else ("test_batches", paths[0].parent)
         declared, key = self.sha256.get(name, UNKNOWN), f"dataset.test.sha256.{name}"
-        self.files.check_digests(Digest(path, digest.hexdigest(), declared, key))
+        self.files.check_digests(Digest(path, computed, declared, key))
         return join_examples([*map(_parse_affnist, paths, contents)])
 
     def _find_batches(self, folder: str) -> list[Path]:

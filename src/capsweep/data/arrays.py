@@ -6,23 +6,26 @@
 Shape letters: N examples, C H W image.
 """
 
+import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from capsweep.config import package_files
 from capsweep.data.images import LabelledImages, label_images
 from capsweep.data.official import Decoded, OfficialReader
 from capsweep.errors import DataError
 from capsweep.storage.checked import open_npz
-from capsweep.storage.files import hash_open_file
-from capsweep.storage.official_files import Digest, open_content
 
 NAMES = {"train": "train", "validation": "val", "test": "test"}  # prefix of array names, by split
 # How the arrays of images and labels may be called: as in MedMNIST, or as in Keras.
 PAIRS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"))
+AXES = "axes"  # name of the array that tells the order of the axes of images, if there is one
+ORDERS = {"chw": (0, 1, 2, 3), "hwc": (0, 3, 1, 2)}  # places of N, C, H and W, by order of the axes
 LAYOUT = (
     "train_images and test_images (uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]), train_labels "
     "and test_labels (whole numbers from 0 on, [N]), and val_images and val_labels if there are any"
@@ -40,30 +43,26 @@ FAINT = {*range(17), 253, 254, 255}
 Labelled = tuple[np.ndarray, np.ndarray]  # images [N, ...] and labels [N]
 
 
+@dataclass(kw_only=True)
 class NpzReader(OfficialReader):
     """A reader of one .npz file with the arrays that LAYOUT describes.
 
-    Args:
+    Attributes:
         sha256: The sha256 of the file. The key is the name of the file without .npz.
         folders: Where to look for the file if it is not in `conf/dataset`: names of folders below
             the data folder.
         num_classes: The number of classes that the labels must have.
-        axes: Order of the axes of images with channels: "chw" (channels first) or "hwc" (channels
-            last). None infers the order from the shape.
+        axes: Order of the axes of images with channels; see `read_images`.
     """
 
+    num_classes: int
+    axes: str | None = None
     publisher = "conf/dataset of the clone in which `make new` wrote it"
 
-    def __init__(
-        self,
-        sha256: Mapping[str, str],
-        folders: Sequence[str],
-        num_classes: int,
-        axes: str | None = None,
-    ) -> None:
-        super().__init__(sha256, [str(package_files.find_folder("conf") / "dataset"), *folders])
-        self.name = f"arrays-{axes or 'told'}-of-{num_classes}-classes"
-        self.num_classes, self.axes = num_classes, axes
+    def __post_init__(self) -> None:
+        self.name = f"arrays-{self.axes or 'told'}-of-{self.num_classes}-classes"
+        self.folders = [str(package_files.find_folder("conf") / "dataset"), *self.folders]
+        super().__post_init__()
 
     def decode_files(self, folder: str) -> Decoded:
         """Read the splits, with uint8 images [N, C, H, W], from the file.
@@ -76,40 +75,73 @@ class NpzReader(OfficialReader):
                 `read_arrays` or `check_splits` refuses its arrays.
             StoreError: If the object store does not answer.
         """
-        ((name, declared),) = self.sha256.items()
-        path = self.files.find_all(folder, {name: [f"{name}.npz"]})[name]
-        with open_content(path) as file:
-            key = f"dataset.reader.sha256.{name}"
-            self.files.check_digests(Digest(path, hash_open_file(file), declared, key))
-            splits, unused = read_arrays(path, file)
+        ((path, data),) = self.read_verified(folder, self.sha256, ".npz").values()
+        splits, unused = read_arrays(path, io.BytesIO(data), self.axes)
         if "test" not in splits:
             raise DataError(f"{path}: it has no test_images, but {', '.join(unused) or LAYOUT}")
-        return check_splits(path, splits, self.num_classes, self.axes)
+        return check_splits(path, splits, self.num_classes)
 
 
-def read_arrays(path: Path, file: IO[bytes]) -> tuple[dict[str, Labelled], list[str]]:
+def read_arrays(
+    path: Path, file: IO[bytes], axes: str | None = None
+) -> tuple[dict[str, Labelled], list[str]]:
     """Read the images and labels in an open .npz file.
 
     Args:
         path: Path of the file, for messages.
         file: The file, open for reading.
+        axes: Order of the axes of images with channels; see `read_images`.
 
     Returns:
-        Images and labels by split, and the names of all other arrays.
+        Images [N, C, H, W] and labels by split, and the names of all other arrays.
 
     Raises:
-        DataError: If the file is damaged, if it has no training images, or if it has images without
-            labels or labels without images.
+        DataError: If the file is damaged, if it has no training images, if it has images without
+            labels or labels without images, or if the order of the axes cannot be inferred.
     """
     try:
         with open_npz(file) as archive:
             names = _find_names(archive.files)
-            used = [name for pair in names.values() for name in pair]
-            splits = {split: (archive[i], archive[k]) for split, (i, k) in names.items()}
+            splits = {s: (read_images(archive, i, axes), archive[k]) for s, (i, k) in names.items()}
+            used = {AXES, *(name for pair in names.values() for name in pair)}
             return splits, [name for name in archive.files if name not in used]
     except Exception as error:  # zipfile and numpy can raise any error for a damaged file
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{path}: {reason}; save by np.savez: {LAYOUT}") from error
+
+
+def read_images(archive: NpzFile, name: str, axes: str | None = None) -> np.ndarray:
+    """Read images from an open .npz file, and put the axis of their channels first.
+
+    Args:
+        archive: The file.
+        name: Name of the array.
+        axes: Order of the axes of images with channels: "chw" (channels first) or "hwc" (channels
+            last). None takes the array `axes` of the file. If there is none, the axis of the
+            channels is the first or the last, whichever has a size of at most MOST_CHANNELS.
+
+    Returns:
+        Images [N, C, H, W], of any dtype.
+
+    Raises:
+        ValueError: If the array cannot have images, or if the order of its axes is not told.
+        Exception: If the file is damaged or tells another order; the error can be of any type.
+    """
+    images = archive[name]
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim != 4:
+        raise ValueError(f"{name} have the shape {images.shape}")
+    if axes is None and AXES in archive.files:
+        axes = str(archive[AXES])
+    _, one, two, three = images.shape
+    if axes is None and (one <= MOST_CHANNELS) == (three <= MOST_CHANNELS):
+        raise ValueError(
+            f"{name} {images.shape} can be {one} channels of {two} rows and {three} columns, or "
+            f"{three} channels of {one} rows and {two} columns; store which, as axes='chw' or "
+            "axes='hwc': np.savez(FILE, **np.load(FILE), axes='chw')"
+        )
+    return images.transpose(ORDERS[axes or ("hwc" if three <= MOST_CHANNELS else "chw")])
 
 
 def _find_names(present: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -129,29 +161,22 @@ def _find_names(present: Sequence[str]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def check_splits(
-    path: Path, splits: Mapping[str, Labelled], num_classes: int, axes: str | None = None
-) -> Decoded:
-    """Check images and labels, and convert them to examples with images [N, C, H, W].
+def check_splits(path: Path, splits: Mapping[str, Labelled], num_classes: int) -> Decoded:
+    """Check images and labels, and convert them to examples.
 
     Args:
         path: Path of the file or folder from which they were read, for messages.
-        splits: For each split, images uint8 [N, H, W], [N, C, H, W] or [N, H, W, C], and labels [N]
-            or [N, 1].
+        splits: For each split, images uint8 [N, C, H, W], and labels [N] or [N, 1].
         num_classes: The number of classes; the labels are whole numbers below it.
-        axes: Order of the axes of images with channels: "chw" (channels first) or "hwc" (channels
-            last). None infers the order from the shape.
 
     Raises:
         DataError: If the dtype, the shape or the values of images or labels are not possible. Also
-            if there is one class only, if a class has no training example, or if the order of the
-            axes cannot be inferred.
+            if there is one class only, or if a class has no training example.
     """
+    shape = splits["train"][0].shape[1:]
     try:
-        shape = splits["train"][0].shape
-        axes = _choose_axes(shape, axes)
         decoded = {
-            split: _make_split(name, *splits[split], shape[1:], axes, num_classes)
+            split: _make_split(name, *splits[split], shape, num_classes)
             for split, name in NAMES.items()
             if split in splits
         }
@@ -161,44 +186,15 @@ def check_splits(
     return decoded
 
 
-def _choose_axes(shape: tuple[int, ...], axes: str | None) -> str:
-    """Return `axes` if it is not None; otherwise infer the order from the images' shape.
-
-    If `axes` is None and images have three axes, the axis of the channels is the first or the last
-    axis, whichever has a size of at most MOST_CHANNELS.
-
-    Raises:
-        DataError: If `shape` is not possible for images in the order `axes`; or if `axes` is None,
-            and both axes or neither axis can be that of the channels.
-    """
-    if len(shape) not in (3, 4) or (len(shape) == 3 and axes == "hwc"):
-        raise DataError(f"train_images have the shape {shape}; save by np.savez: {LAYOUT}")
-    if len(shape) == 3 or axes is not None:
-        return axes or "chw"
-    first, last = shape[1] <= MOST_CHANNELS, shape[3] <= MOST_CHANNELS
-    if first == last:
-        chw = f"{shape[1]} channels of {shape[2]} rows and {shape[3]} columns"
-        hwc = f"{shape[3]} channels of {shape[1]} rows and {shape[2]} columns"
-        raise DataError(
-            f"train_images {shape} can be {chw}, or {hwc}; type --axes chw or --axes hwc (in the "
-            "file of the data set: `axes: chw` or `axes: hwc` below `reader`)"
-        )
-    return "chw" if first else "hwc"
-
-
 def _make_split(
-    name: str, images: np.ndarray, labels: np.ndarray, train: Sequence[int], axes: str, classes: int
+    name: str, images: np.ndarray, labels: np.ndarray, shape: Sequence[int], classes: int
 ) -> LabelledImages:
-    _check_images(f"{name}_images", images, train)
+    _check_images(f"{name}_images", images, shape)
     if labels.dtype.kind not in "iubf" or labels.shape not in ((len(images),), (len(images), 1)):
         raise DataError(
             f"{name}_labels are {labels.dtype} {labels.shape} for {len(images)} images; write one "
             "class per image (from one-hot rows: labels.argmax(1))"
         )
-    if images.ndim == 3:
-        images = images[:, None]
-    elif axes == "hwc":
-        images = images.transpose(0, 3, 1, 2)
     return label_images(images, labels.reshape(-1), classes)
 
 

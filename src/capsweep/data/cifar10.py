@@ -7,7 +7,6 @@ plane has 32x32 bytes.
 import io
 import lzma
 import tarfile
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,7 +37,7 @@ class Cifar10Reader(OfficialReader):
     The archive is `cifar-10-binary.tar.gz`. Each of the six files may be `.bin` or `.bin.xz`. An
     `.xz` file is decompressed before it is hashed.
 
-    Args:
+    Attributes:
         sha256: For the official data, the sha256 of the archive. For a copy that is not official,
             the sha256 of each of the six files. Keys are names without ending.
         folders: Where to look for the files: names of folders below the data folder.
@@ -48,15 +47,10 @@ class Cifar10Reader(OfficialReader):
 
     name = "cifar10"
 
-    def __init__(
-        self,
-        sha256: Mapping[str, str],
-        folders: Sequence[str],
-        sha256_plain: Mapping[str, str] | None = None,
-    ) -> None:
-        self.is_official = ARCHIVE in sha256
+    def __post_init__(self) -> None:
+        self.is_official = ARCHIVE in self.sha256
         self.publisher = OFFICIAL if self.is_official else APPROXIMATE
-        super().__init__(sha256, folders, sha256_plain)
+        super().__post_init__()
 
     def decode_files(self, folder: str) -> Decoded:
         """Read the splits, with uint8 images [N, 3, 32, 32], from the archive or its six files."""

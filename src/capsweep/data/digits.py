@@ -7,7 +7,8 @@ import gzip
 import io
 import struct
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,14 @@ UINT8 = 8  # code of bytes in the header of an IDX file
 SPLIT_SEED = 20171026  # date of the paper by Sabour et al.; the same seed in all cells
 
 
+@dataclass(kw_only=True)
 class IdxReader(OfficialReader):
     """A reader of MNIST or of a data set in the same format.
 
     The files are `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, with or without `.gz`. Missing
     files are downloaded.
 
-    Args:
+    Attributes:
         sha256: The sha256 of each `.gz` file. Keys are the names of the files without `.gz`.
         sha256_plain: The known sha256 of files that are stored decompressed, by the same names.
         folders: Where to look for the files: names of folders below the data folder. Downloads are
@@ -50,15 +52,11 @@ class IdxReader(OfficialReader):
             URL.
     """
 
-    def __init__(
-        self,
-        sha256: Mapping[str, str],
-        sha256_plain: Mapping[str, str],
-        folders: Sequence[str],
-        mirrors: Sequence[str],
-    ) -> None:
-        self.publisher, self.mirrors = " or ".join(mirrors) or "its publisher", mirrors
-        super().__init__(sha256, folders, sha256_plain)
+    mirrors: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self.publisher = " or ".join(self.mirrors) or "its publisher"
+        super().__post_init__()
 
     def read(self, folder: str) -> Splits:
         """Read and verify the data set; see `Reader.read`.

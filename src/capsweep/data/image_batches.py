@@ -57,7 +57,7 @@ class ShiftedImages(DeviceSplit):
         self.windows = shift_windows(examples.images_NCHW, self.shift, canvas)
         self.images_NCHW = self.windows[:, :, self.shift, self.shift]
         if is_validation_moved:
-            address_N = self._draw_windows(generator_of("validation", shift))
+            address_N = _draw_windows(self.windows, generator_of("validation", shift))
             self.images_NCHW = copy_windows(self.windows, address_N)
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class ShiftedImages(DeviceSplit):
 
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Draw a shift for each example; see `DeviceSplit.prepare_epoch`."""
-        address_N = self._draw_windows(generator_of(seed, "shift", epoch))
+        address_N = _draw_windows(self.windows, generator_of(seed, "shift", epoch))
 
         def make_batch(index_B: Tensor) -> Batch:
             images_BCHW = copy_windows(self.windows, address_N.index_select(0, index_B))
@@ -76,14 +76,6 @@ class ShiftedImages(DeviceSplit):
     def evaluation_batch(self, part: slice) -> Batch:
         """Return examples in their fixed order; see `EvaluatedSplit.evaluation_batch`."""
         return Batch(to_unit(self.images_NCHW[part]), self.labels_N[part])
-
-    def _draw_windows(self, generator: torch.Generator) -> Tensor:
-        """Draw a shift for each example, and return memory offsets [N] of the shifted windows."""
-        # The shifts are drawn on the CPU, so that they are the same for every device. They are
-        # copied to the device once per epoch.
-        offsets_N2 = torch.randint(2 * self.shift + 1, (len(self), 2), generator=generator)
-        everyone_N = torch.arange(len(self), device=self.device)
-        return locate_windows(self.windows, everyone_N, offsets_N2.to(self.device))
 
 
 class CroppedImages(DeviceSplit):
@@ -143,9 +135,7 @@ class CroppedImages(DeviceSplit):
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Draw a crop and its changes for each example; see `DeviceSplit.prepare_epoch`."""
         generator = generator_of(seed, "crop", epoch)
-        everyone_N = torch.arange(len(self), device=self.device)
-        offsets_N2 = torch.randint(self.slack + 1, (len(self), 2), generator=generator)
-        address_N = locate_windows(self.windows, everyone_N, offsets_N2.to(self.device))
+        address_N = _draw_windows(self.windows, generator)
         flip_N, brightness_N, contrast_N = self._draw_jitter(generator)
 
         def make_batch(index_B: Tensor) -> Batch:
@@ -289,6 +279,21 @@ def compute_moments(images_BCHW: Tensor) -> tuple[Tensor, Tensor]:
     deviation_B1 = values_BE.std(dim=1, correction=0, keepdim=True)
     lowest = 1 / math.sqrt(values_BE.shape[1])
     return values_BE.mean(dim=1, keepdim=True), deviation_B1.clamp(min=lowest)
+
+
+def _draw_windows(windows: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw one of the windows of each image, and return the memory offsets [N] of the windows.
+
+    Args:
+        windows: The windows [N, C, S, S, H, W], S in each axis; see `locate_windows`.
+        generator: A generator of the CPU.
+    """
+    # The windows are drawn on the CPU, so that they are the same for every device. They are copied
+    # to the device once per epoch.
+    count, _, side = windows.shape[:3]
+    offsets_N2 = torch.randint(side, (count, 2), generator=generator)
+    everyone_N = torch.arange(count, device=windows.device)
+    return locate_windows(windows, everyone_N, offsets_N2.to(windows.device))
 
 
 def _per_image(value_B: Tensor) -> Tensor:

@@ -128,8 +128,7 @@ class Splits:
     def digests(self) -> dict[str, str]:
         """The sha256 of each split that is not empty, and the hashes in `parts`, by name."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
-        full = {name: part for name, part in splits.items() if part is not None and len(part)}
-        return {**{name: part.digest for name, part in full.items()}, **self.parts}
+        return {name: part.digest for name, part in splits.items() if part} | dict(self.parts)
 
 
 class Reader(Protocol):
@@ -207,23 +206,21 @@ class TestedElsewhere(Reader):
         return replace(splits, test=self.test.read(folder, splits.test))
 
 
-def split_off_validation(splits: Splits, held_out: int) -> tuple[LabelledImages, LabelledImages]:
-    """Return the training and the validation examples of a data set.
+def divide_examples(splits: Splits, held_out: int) -> dict[Split, LabelledImages]:
+    """Return the training, the validation and the test examples of a data set.
 
     Args:
         splits: The data set.
         held_out: How many training examples to hold out for validation; ignored if the data set has
             a validation split.
 
-    Returns:
-        Training examples and validation examples.
-
     Raises:
         ConfigError: If `held_out` leaves no training examples.
     """
-    if splits.validation is None:
-        return hold_out(splits.train, held_out, VALIDATION_SEED)
-    return splits.train, splits.validation
+    train, validation = splits.train, splits.validation
+    if validation is None:
+        train, validation = hold_out(train, held_out, VALIDATION_SEED)
+    return {"train": train, "validation": validation, "test": splits.test}
 
 
 def hold_out(
@@ -308,10 +305,8 @@ def prepare_splits(
     reader: Reader,
     folder: str,
     presenter: Presenter,
-    validation: int,
+    dataset: Mapping[str, Any],
     device: torch.device,
-    declared: Mapping[str, int] | None = None,
-    image_shape: Sequence[int] | None = None,
 ) -> PreparedSplits:
     """Read a data set, split it and move it to the training device.
 
@@ -322,39 +317,40 @@ def prepare_splits(
         reader: Reads and verifies the data set.
         folder: The data folder, a path or the URL of an object store.
         presenter: Builds the object that makes the batches of a split.
-        validation: How many training examples to hold out for validation.
+        dataset: The group `dataset` of the configuration. `validation` is how many training
+            examples to hold out. `image_shape` is the expected shape of the images in a batch.
+            `examples` may have the expected number of examples of each split that the reader
+            returns; held-out examples count as "train".
         device: The training device.
-        declared: The expected number of examples of each split that the reader returns, by name of
-            the split. Held-out examples count as "train". None allows any numbers.
-        image_shape: The expected C, H and W of the images in a batch. None allows any shape.
 
     Returns:
         The objects that make the batches of "train", "validation" and "test".
 
     Raises:
         DataError: If the data set cannot be read or verified, or if the numbers of examples differ
-            from `declared`.
+            from the expected ones.
         StoreError: If the object store does not answer.
         ConfigError: If the settings of the data set contradict each other or the images.
     """
     splits = reader.read(folder)
-    train, validated = split_off_validation(splits, validation)
-    examples: dict[Split, Any] = {"train": train, "validation": validated, "test": splits.test}
+    examples = divide_examples(splits, dataset["validation"])
     parts = {split: presenter(each.to(device), split) for split, each in examples.items()}
-    sizes = {"train": len(parts["train"]) + validation, "test": len(parts["test"])}
+    sizes = {"train": len(parts["train"]) + dataset["validation"], "test": len(parts["test"])}
     if splits.validation is not None:
         sizes["validation"] = len(splits.validation)
-    if declared is not None and dict(declared) != sizes:
+    declared = dataset.get("examples")
+    if declared is not None and declared != sizes:
         raise DataError(
-            f"dataset.examples declares {dict(declared)}, but {sizes} were read; correct the file "
-            "of the data set in conf/dataset"
+            f"dataset.examples declares {declared}, but {sizes} were read; correct the file of the "
+            "data set in conf/dataset"
         )
     shape = list(parts["test"].evaluation_batch(slice(0, 1)).images_BCHW.shape[1:])
-    if image_shape is not None and list(image_shape) != shape:
+    if dataset["image_shape"] != shape:
         raise ConfigError(
-            f"dataset.image_shape is {list(image_shape)}, but dataset.batches makes images of "
+            f"dataset.image_shape is {dataset['image_shape']}, but dataset.batches makes images of "
             f"{shape}; correct one of them"
         )
+    train = examples["train"]
     if not isinstance(train, LabelledImages):  # the examples are in shards
         return PreparedSplits(parts, splits.digests, shape)
     return PreparedSplits(parts, splits.digests, train.images_NCHW.shape[1:], train.labels_N)

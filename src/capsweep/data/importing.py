@@ -8,7 +8,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,10 @@ from capsweep.config.validation import check_resolved
 from capsweep.data.arrays import NAMES, Labelled, check_classes, check_splits, read_arrays
 from capsweep.data.digits import decode_idx
 from capsweep.data.images import VALIDATION_SEED, Decoded, LabelledImages, hold_out
+from capsweep.data.official import write_examples
 from capsweep.data.pictures import Size, find_splits, read_pictures
 from capsweep.errors import DataError, UserError
-from capsweep.storage.files import (
-    hash_file,
-    lock_file,
-    open_plain_file,
-    read_plain_file,
-    write_atomically,
-)
+from capsweep.storage.files import hash_file, lock_file, open_plain_file, read_plain_file
 
 IDX = re.compile(r"(.*?)(train|t10k|test)[-.](images|labels)[-.]idx[13][-.]ubyte(\.gz)?")
 LABEL = ("label", "labels", "class", "target")  # names of the column of labels, in small letters
@@ -58,11 +53,7 @@ class Imported:
 
 
 def import_data(
-    source: Path,
-    target: Path,
-    parts: Mapping[str, Part],
-    size: Size | None = None,
-    axes: str | None = None,
+    source: Path, target: Path, parts: Mapping[str, Part], size: Size | None = None
 ) -> Imported:
     """Read and check images and labels, and write them to an .npz file.
 
@@ -71,7 +62,6 @@ def import_data(
         target: The .npz file to write, atomically.
         parts: The images of "test" and "validation" that the source does not have.
         size: Height and width to which images are stretched; None: as they are.
-        axes: Order of the axes of images with channels, "chw" or "hwc"; None to infer the order.
 
     Raises:
         UserError: The data cannot be imported; the message says why, and what to type.
@@ -86,7 +76,7 @@ def import_data(
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{source}: it cannot be imported: {reason}") from error
-    splits = dict(check_splits(source, numbered, len(class_names), axes))
+    splits = dict(check_splits(source, numbered, len(class_names)))
     for split, share in parts.items():
         if isinstance(share, float):
             count = max(1, round(share * len(splits["train"])))
@@ -94,10 +84,8 @@ def import_data(
     check_classes(splits, len(class_names))
     if size is not None:
         splits = {split: _stretch(examples, size) for split, examples in splits.items()}
-    arrays = {f"{NAMES[name]}_images": each.images_NCHW.numpy() for name, each in splits.items()}
-    arrays |= {f"{NAMES[name]}_labels": each.labels_N.numpy() for name, each in splits.items()}
     with lock_file(target):
-        write_atomically(target, lambda file: np.savez(file, allow_pickle=False, **arrays))
+        write_examples(target, {NAMES[split]: each for split, each in splits.items()})
     return Imported(hash_file(target), splits, class_names, left_out)
 
 
@@ -118,7 +106,16 @@ def _read_splits(
     are_pictures = source.is_dir() and not _list_idx(source)
     find = find_splits if are_pictures else _read_file
     found: dict[str, Any] = find(source, left_out)  # folders of pictures, or images and labels
-    _check_parts(source, found, parts)
+    if twice := [split for split in parts if split in found]:
+        raise DataError(
+            f"{source} has {twice[0]} images already; leave out --{twice[0]}, or type --file "
+            "with the path of the training images"
+        )
+    if "test" not in {*found, *parts}:
+        raise DataError(
+            f"{source} has no test images with labels; type --test 0.2 to draw a fifth of "
+            "each class, or --test PATH"
+        )
     for split, path in parts.items():
         if isinstance(path, Path):
             other = find(path, left_out)
@@ -126,20 +123,6 @@ def _read_splits(
                 raise DataError(f"{path} has {', '.join(other)}; name images without splits")
             found[split] = other["train"]
     return read_pictures(found, size, left_out) if are_pictures else found
-
-
-def _check_parts(source: Path, splits: Collection[str], parts: Mapping[str, Part]) -> None:
-    """Raise DataError if there are two sources of a split, or no test images."""
-    if twice := [split for split in parts if split in splits]:
-        raise DataError(
-            f"{source} has {twice[0]} images already; leave out --{twice[0]}, or type --file "
-            "with the path of the training images"
-        )
-    if "test" not in {*splits, *parts}:
-        raise DataError(
-            f"{source} has no test images with labels; type --test 0.2 to draw a fifth of "
-            "each class, or --test PATH"
-        )
 
 
 def _read_file(path: Path, left_out: list[str]) -> dict[str, Labelled]:
@@ -165,19 +148,12 @@ def _number_classes(splits: dict[str, Labelled]) -> tuple[dict[str, Labelled], l
         The splits with numbered labels, and the names of the classes.
 
     Raises:
-        ValueError: Labels have several columns, or a class has no training image.
+        ValueError: A class has no training image.
         ConfigError: The name of a class has a `${`, as if it were a key.
     """
     numbered, names = {}, np.array([])
     for split in sorted(splits, key=lambda split: split != "train"):
         images, labels = splits[split]
-        if labels.ndim == 2 and labels.shape[1] == 1:
-            labels = labels[:, 0]
-        if labels.ndim != 1 or len(labels) != len(images):
-            raise ValueError(
-                f"the {split} labels have the shape {labels.shape} for {len(images):,} images, but "
-                "capsweep needs one class for each image (from one-hot rows: labels.argmax(1))"
-            )
         if split == "train":
             names = np.unique(labels)
         if len(unseen := np.setdiff1d(labels, names)):
@@ -217,7 +193,7 @@ def _read_csv(path: Path) -> Labelled:
         file.seek(0)
         labels = np.loadtxt(file, str, usecols=columns, ndmin=1, **options)
     are_numbers = all(label.isdecimal() for label in labels)
-    return images.reshape(-1, side, side), labels.astype(int) if are_numbers else labels
+    return images.reshape(-1, 1, side, side), labels.astype(int) if are_numbers else labels
 
 
 def _list_idx(folder: Path) -> dict[str, dict[str, Path]]:
@@ -250,5 +226,6 @@ def _read_idx_files(path: Path) -> dict[str, Labelled]:
         pair = [own.get(f"{split} {kind}") for kind in ("images", "labels")]
         if None in pair:
             raise DataError(f"{path}: there are {split} images or labels, but not both")
-        splits[split] = tuple(decode_idx(file, read_plain_file(file)) for file in pair if file)
+        images, labels = (decode_idx(file, read_plain_file(file)) for file in pair if file)
+        splits[split] = images[:, None], labels
     return splits

@@ -9,6 +9,7 @@ name depends on the declared hashes of the data set. Cache files may be deleted 
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +18,8 @@ import torch
 from capsweep.data.images import Decoded, LabelledImages, Reader, Splits
 from capsweep.runtime import terminal
 from capsweep.storage.checked import open_npz
-from capsweep.storage.files import (
-    hash_bytes,
-    lock_file,
-    user_cache_folder,
-    write_atomically,
-)
-from capsweep.storage.official_files import (
-    UNKNOWN,
-    Digest,
-    OfficialFiles,
-    read_content,
-)
+from capsweep.storage.files import hash_bytes, lock_file, user_cache_folder, write_atomically
+from capsweep.storage.official_files import UNKNOWN, Digest, OfficialFiles, read_content
 
 FORMAT = 2  # increase it when a reader decodes the same files to different arrays than before
 DIGESTS = "digests"  # name of the array with the digests of the splits, as JSON
@@ -56,29 +47,41 @@ def decode_once(
         path = user_cache_folder() / f"{name}-{hash_bytes(identity.encode())[:16]}.npz"
     except RuntimeError:  # there is no home folder
         return decode()
-    images = _load_decoded(path, identity)
-    if images is not None:
+    if images := _load_decoded(path, identity):
         return images
     with lock_file(path):
-        images = _load_decoded(path, identity)  # another process may have stored the images
-        if images is None:
-            images = decode()
-            try:
-                _save_decoded(path, identity, images)
-            except OSError as error:
-                reason = error.strerror or error
-                text = f"{path.parent}: images are not cached ({reason}); each run decodes them"
-                terminal.print_once(text)
+        if images := _load_decoded(path, identity):  # another process may have stored the images
+            return images
+        images = decode()
+        try:
+            _save_decoded(path, identity, images)
+        except OSError as error:
+            reason = error.strerror or error
+            text = f"{path.parent}: images are not cached ({reason}); each run decodes them"
+            terminal.print_once(text)
         return images
 
 
 def _save_decoded(path: Path, identity: str, images: Decoded) -> None:
     digests = {split: examples.digest for split, examples in images.items()}
-    arrays = {"identity": np.array(identity), DIGESTS: np.array(json.dumps(digests))}
-    for split, examples in images.items():
-        arrays[f"{split}_images"] = examples.images_NCHW.numpy()
-        arrays[f"{split}_labels"] = examples.labels_N.numpy()
-    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+    others = {"identity": np.array(identity), DIGESTS: np.array(json.dumps(digests))}
+    write_examples(path, images, **others)
+
+
+def write_examples(path: Path, examples: Decoded, **others: np.ndarray) -> None:
+    """Write an .npz file atomically, with the arrays NAME_images and NAME_labels.
+
+    Args:
+        path: The file.
+        examples: The examples by NAME.
+        **others: More arrays of the file.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    arrays = {f"{name}_images": each.images_NCHW.numpy() for name, each in examples.items()}
+    arrays |= {f"{name}_labels": each.labels_N.numpy() for name, each in examples.items()}
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays, **others))
 
 
 def _load_decoded(path: Path, identity: str) -> Decoded | None:
@@ -108,32 +111,28 @@ def _load_decoded(path: Path, identity: str) -> Decoded | None:
         return None
 
 
+@dataclass
 class OfficialReader(Reader):
     """A base class for readers of official files; the files are decoded only once per node.
 
-    Args:
+    Attributes:
         sha256: The sha256 of each official file, by name of the file without ending. These hashes
             are the fingerprint of the data set. If a hash is the text "unknown", reading raises a
             DataError that says which hash to declare.
         folders: Where to look for the files: names of folders below the data folder.
         sha256_plain: The known sha256 of files that are stored decompressed, by the same names.
-
-    Attributes:
         name: Name of the data set; the names of its cache files begin with it.
         publisher: Page or URL from which a user can download the files, for messages.
     """
 
-    name: str
-    publisher: str
+    sha256: Mapping[str, str]
+    folders: Sequence[str]
+    sha256_plain: Mapping[str, str] = field(default_factory=dict)
+    name: str = field(init=False)
+    publisher: str = field(init=False)
 
-    def __init__(
-        self,
-        sha256: Mapping[str, str],
-        folders: Sequence[str],
-        sha256_plain: Mapping[str, str] | None = None,
-    ) -> None:
-        self.sha256, self.sha256_plain = dict(sha256), dict(sha256_plain or {})
-        self.files = OfficialFiles(folders, self.publisher)
+    def __post_init__(self) -> None:
+        self.files = OfficialFiles(self.folders, self.publisher)
 
     def read(self, folder: str) -> Splits:
         """Read and verify the data set, or load it from the user's cache; see `Reader.read`.

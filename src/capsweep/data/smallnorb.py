@@ -8,14 +8,15 @@ elements. The index of the last dimension changes fastest.
 
 import gzip
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.data.images import Reader, Splits, label_images
+from capsweep.data.images import Splits, label_images
 from capsweep.data.official import Decoded, OfficialReader
 from capsweep.storage.official_files import report_undecodable
 
@@ -65,12 +66,9 @@ def halve_images(images_NCHW: np.ndarray) -> np.ndarray:
     Returns:
         uint8 images [N, C, H / 2, W / 2]. Means are rounded to integers; x.5 is rounded up.
     """
-    count, channels, height, width = images_NCHW.shape
-    total_NCHW = np.full((count, channels, height // 2, width // 2), 2, "u2")
-    for row in (0, 1):
-        for column in (0, 1):
-            total_NCHW += images_NCHW[:, :, row::2, column::2]
-    return (total_NCHW >> 2).astype(np.uint8)
+    rows_NCHW = np.add(images_NCHW[:, :, ::2], images_NCHW[:, :, 1::2], dtype="u2")
+    total_NCHW = rows_NCHW[..., ::2] + rows_NCHW[..., 1::2]
+    return ((total_NCHW + 2) >> 2).astype(np.uint8)
 
 
 def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
@@ -94,7 +92,8 @@ def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
         return np.frombuffer(data, TYPES[magic], offset=start).reshape(-1, *shape)
 
 
-class NovelViewpoints(Reader):
+@dataclass(kw_only=True)
+class NovelViewpoints(SmallNorbReader):
     """A reader of smallNORB with familiar viewpoints for training and novel ones for testing.
 
     Training images are the official training images of the familiar viewpoints. Test images are the
@@ -102,7 +101,7 @@ class NovelViewpoints(Reader):
     the familiar viewpoints; they show other toys than the training images. The protocol of "Matrix
     capsules with EM routing" compares networks that have the same validation error.
 
-    Args:
+    Attributes:
         sha256: The sha256 of each `.mat.gz` file, also of the `info` files. Keys are the names of
             the files without ending.
         sha256_plain: The known sha256 of files that are stored decompressed, by the same names.
@@ -112,31 +111,26 @@ class NovelViewpoints(Reader):
         familiar: The familiar values of this angle, as the codes in the `info` files.
     """
 
-    def __init__(
-        self,
-        sha256: Mapping[str, str],
-        sha256_plain: Mapping[str, str],
-        folders: Sequence[str],
-        viewpoint: str,
-        familiar: Sequence[int],
-    ) -> None:
-        self.files = SmallNorbReader(sha256, folders, sha256_plain)
-        # The hashes of `info` files are left out, so that all viewpoints share one cache file.
-        hashes = [{n: group[n] for n in IMAGES if n in group} for group in (sha256, sha256_plain)]
-        self.images = SmallNorbReader(hashes[0], folders, hashes[1])
-        self.column, self.familiar = INFO.index(viewpoint), list(familiar)
+    viewpoint: str
+    familiar: Sequence[int]
 
     def read(self, folder: str) -> Splits:
         """Read and verify the splits; see `Reader.read`.
 
         The examples of a split are in the order of the official file.
         """
-        files = self.files.read_verified(folder, INFOS.values(), *ENDINGS)
-        splits = self.images.read(folder)
+        files = self.read_verified(folder, INFOS.values(), *ENDINGS)
+        # The hashes of `info` files are left out, so that all viewpoints share one cache file.
+        sha256, plain = (
+            {name: group[name] for name in IMAGES if name in group}
+            for group in (self.sha256, self.sha256_plain)
+        )
+        splits = SmallNorbReader(sha256, self.folders, plain).read(folder)
 
         def is_familiar(split: str) -> Tensor:
             info_NE = parse_matrix(*files[INFOS[split]], len(INFO))
-            return torch.from_numpy(np.isin(info_NE[:, self.column], self.familiar))
+            angle_N = info_NE[:, INFO.index(self.viewpoint)]
+            return torch.from_numpy(np.isin(angle_N, self.familiar))
 
         trained_N, tested_N = is_familiar("train"), is_familiar("test")
         return Splits(

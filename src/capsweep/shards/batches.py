@@ -170,8 +170,7 @@ class ShardLoader(BatchLoader):
     sequence of passes over the split. So each epoch begins where the epoch before it ended.
 
     Args:
-        examples: The split.
-        device: The training device.
+        examples: The split, whose device is the training device.
         batch_size: Examples per batch.
         epoch_examples: Examples per epoch.
         seed: Seed of the cell.
@@ -179,17 +178,11 @@ class ShardLoader(BatchLoader):
     """
 
     def __init__(
-        self,
-        examples: StoredRanges,
-        device: torch.device,
-        batch_size: int,
-        epoch_examples: int,
-        seed: int,
-        workers: int = 0,
+        self, examples: StoredRanges, batch_size: int, epoch_examples: int, seed: int, workers: int
     ) -> None:
         super().__init__(epoch_examples, batch_size)
         self.order = PassOrder(len(examples), seed)
-        self.device, self.sampler = device, EpochSampler()
+        self.device, self.sampler = examples.device, EpochSampler()
         self._requests: list[tuple[ExampleGroup, slice]] = []  # what the current epoch reads
         self._loader: DataLoader[Arrays | UserError] = DataLoader(
             GroupDataset(examples),
@@ -199,7 +192,7 @@ class ShardLoader(BatchLoader):
             # A spawned worker inherits no open file, no thread and no GPU context.
             multiprocessing_context="spawn" if workers else None,
             persistent_workers=workers > 0,
-            pin_memory=device.type == "cuda",
+            pin_memory=self.device.type == "cuda",
             # The seeds of workers must not come from the generator that the network draws from.
             generator=torch.Generator(),
         )
@@ -277,7 +270,7 @@ class StretchImages(EvaluatedSplit):
 
     def make_loader(self, batch_size: int, seed: int) -> ShardLoader:
         """Build the loader of shuffled training batches; see `EvaluatedSplit.make_loader`."""
-        return ShardLoader(self.examples, self.device, batch_size, len(self), seed, self.workers)
+        return ShardLoader(self.examples, batch_size, len(self), seed, self.workers)
 
     def evaluation_batch(self, part: slice) -> Batch:
         """Read examples in their stored order; see `EvaluatedSplit.evaluation_batch`."""

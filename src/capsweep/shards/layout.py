@@ -27,7 +27,7 @@ import numpy as np
 from torch import Tensor
 
 from capsweep.data.batches import Split
-from capsweep.data.images import Splits, split_off_validation
+from capsweep.data.images import Splits, divide_examples
 from capsweep.data.pairs import PairSource
 from capsweep.errors import ConfigError, DataError
 from capsweep.shards.manifest import (
@@ -110,10 +110,9 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
         raise ConfigError(
             f"SHARDS={shards}: must be {-(-count // room)} or more, so that a shard fits in memory"
         )
-    numbers = {split: -(-examples // usual) for split, examples in splits.items()} | {first: shards}
     parts: list[ShardPart] = []
     for split, examples in splits.items():
-        number = numbers[split]
+        number = shards if split == first else -(-examples // usual)
         bounds = [place * examples // number for place in range(number + 1)]
         for place, (start, stop) in enumerate(pairwise(bounds)):
             parts.append(ShardPart(f"{split}-{place:05d}.h5", split, start, stop - start))
@@ -256,9 +255,8 @@ def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) 
                 f"{INDEX}: settings.{name} is {reprlib.repr(value)}, but must be a whole number "
                 "from 0 on; make the data set again"
             )
-    train, held_out = split_off_validation(digits, numbers.pop("validation"))
-    examples = {"train": train, "validation": held_out, "test": digits.test}[split]
-    return PairSource(examples, split, **numbers)
+    examples = divide_examples(digits, numbers.pop("validation"))
+    return PairSource(examples[split], split, **numbers)
 
 
 def compose_pairs(source: PairSource, k_B: Tensor) -> dict[str, np.ndarray]:

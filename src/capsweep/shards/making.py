@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -46,12 +46,6 @@ class ShardOutcome:
     shard: Shard | None = None  # entry for the manifest; None after a failure
     is_made: bool = False  # whether this run made the shard; False if it existed before, or failed
     cause: str = ""  # reason of a failure
-
-
-# A function that makes shards in a folder, and yields the outcome of a shard as soon as the shard
-# is made or has failed. An error that concerns all shards, such as a full disk, is raised. Closing
-# the generator ends the running tasks.
-TaskRunner: TypeAlias = Callable[[ShardJob, Path, Sequence[ShardPart]], Generator[ShardOutcome]]
 
 
 @dataclass
@@ -99,6 +93,12 @@ class MakingPlan:
         shards = {split: sum(p.split == split for p in self.parts) for split in content.splits}
         values = {**asdict(content), "fields": ", ".join(names), "shards": shards}
         return json.dumps({"identity": flatten(values)}, indent=2) + "\n"
+
+
+# A function that makes the shards of a plan, and yields the outcome of a shard as soon as the shard
+# is made or has failed. An error that concerns all shards, such as a full disk, is raised. Closing
+# the generator ends the running tasks.
+TaskRunner: TypeAlias = Callable[[MakingPlan], Generator[ShardOutcome]]
 
 
 def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
@@ -154,22 +154,20 @@ def check_folder(plan: MakingPlan) -> None:
         )
 
 
-def run_locally(job: ShardJob, folder: Path, parts: Sequence[ShardPart]) -> Generator[ShardOutcome]:
+def run_locally(plan: MakingPlan) -> Generator[ShardOutcome]:
     """Make shards one after the other in this process, without Ray.
 
     Args:
-        job: Makes the examples.
-        folder: Where the shards are written.
-        parts: The shards to make.
+        plan: The shards and their folder.
 
     Yields:
-        The outcome of each shard, in the order of `parts`.
+        The outcome of each shard, in the order of `plan.parts`.
 
     Raises:
         OSError: If a shard cannot be written.
     """
-    for part in parts:
-        yield make_shard(job, folder, part)
+    for part in plan.parts:
+        yield make_shard(plan.job, plan.folder, part)
 
 
 def make_shard(job: ShardJob, folder: Path, part: ShardPart) -> ShardOutcome:
@@ -201,21 +199,16 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
     if path.is_symlink() or not path.is_file():
         return None
     shard = Shard(**asdict(part), bytes=path.stat().st_size, sha256=hash_file(path))
-    try:
-        known = manifest.read_manifest(folder).shards
-    except DataError:  # `index.json` is absent or damaged; it is written again at the end
-        known = ()
-    if known and shard not in known:
-        return None
-    try:
-        with open_shard(path) as file:
-            if any(find_disagreements(file, build_manifest(job, []), shard)):
-                return None  # the arrays are not read, because they may declare any size
-            for stored in file.values():
-                stored[:]
-    except DAMAGE_ERRORS:
-        return None
-    return shard
+    with suppress(DataError):  # an `index.json` that is absent or damaged is written at the end
+        if shard not in manifest.read_manifest(folder).shards:
+            return None
+    with suppress(*DAMAGE_ERRORS), open_shard(path) as file:
+        if any(find_disagreements(file, build_manifest(job, []), shard)):
+            return None  # the arrays are not read, because they may declare any size
+        for stored in file.values():
+            stored[:]
+        return shard
+    return None
 
 
 def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
@@ -230,9 +223,7 @@ def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
 
 
 def run_plan(
-    plan: MakingPlan,
-    run_tasks: TaskRunner,
-    on_outcome: Callable[[ShardOutcome], object] = lambda _: None,
+    plan: MakingPlan, run_tasks: TaskRunner, on_outcome: Callable[[ShardOutcome], object]
 ) -> MakingResult:
     """Make missing or damaged shards of a data set; write `index.json` when all are complete.
 
@@ -256,7 +247,7 @@ def run_plan(
     with _hold_folder(plan):
         try:
             # Tasks are ended after an interruption too, before the lock is released.
-            with closing(run_tasks(plan.job, plan.folder, plan.parts)) as outcomes:
+            with closing(run_tasks(plan)) as outcomes:
                 for outcome in outcomes:
                     if outcome.shard is None:
                         result.failures.setdefault(outcome.cause, []).append(outcome.part.name)

@@ -4,34 +4,28 @@ Ray repeats a task if its worker or node is lost, or if the disk or network fail
 """
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from capsweep.config import package_files
 from capsweep.runtime import ray_start
 from capsweep.runtime.ray_start import exceptions, ray
-from capsweep.shards.layout import ShardJob
-from capsweep.shards.making import RERUN_HINT, ShardOutcome, make_shard
+from capsweep.shards.making import RERUN_HINT, MakingPlan, ShardOutcome, make_shard
 from capsweep.shards.manifest import ShardPart
 
 RETRIES = 2  # repetitions of a task after its first attempt
 ENDING_SECONDS = 10.0  # time for running tasks (under 1 s each) to end before Ray is stopped
 
 
-def run_on_ray(
-    job: ShardJob, folder: Path, parts: Sequence[ShardPart], address: str | None = None
-) -> Generator[ShardOutcome]:
+def run_on_ray(plan: MakingPlan, address: str | None) -> Generator[ShardOutcome]:
     """Make shards as tasks of a running Ray cluster, or of Ray on this machine.
 
     If the run is interrupted, the tasks that Ray already has get 10 s to end, and Ray gets no other
     task.
 
     Args:
-        job: Makes the examples.
-        folder: Where the shards are written; all nodes must see it.
-        parts: The shards to make.
+        plan: The shards and their folder, which all nodes must see.
         address: Address of a running cluster; None starts Ray on this machine.
 
     Yields:
@@ -46,14 +40,14 @@ def run_on_ray(
         package_files.staged_packages_for(address) as package,
         ray_start.connected(address, cores, package=package),
     ):
-        reference, waiting = ray.put(job), iter(parts)
+        reference, waiting = ray.put(plan.job), iter(plan.parts)
         running: dict[Any, ShardPart] = {}
         try:
             while True:
                 # Ray gets few tasks at a time, so that an interrupted run stops soon.
                 room = 2 * max(1, int(ray.cluster_resources().get("CPU", 0))) - len(running)
                 for part in islice(waiting, max(0, room)):
-                    running[_make_shard.remote(reference, folder, part)] = part
+                    running[_make_shard.remote(reference, plan.folder, part)] = part
                 if not running:
                     return
                 ready, _ = ray.wait(list(running), timeout=1.0)

@@ -6,6 +6,7 @@ Shape letters: B examples of a range.
 import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -155,10 +156,9 @@ class ShardReader:
 
     def _is_declared(self, path: Path) -> bool:
         """Return whether a manifest that was fetched earlier describes the declared data set."""
-        try:
+        with suppress(DataError):
             return manifest.read_manifest(path.parent).content.fingerprint == self.fingerprint
-        except DataError:
-            return False
+        return False
 
     def _check_origin(self, place: Path, content: DataSetContent) -> None:
         if content.dataset != MULTIMNIST or content.origin.sha256 != self.origin:

@@ -1,9 +1,6 @@
-"""Statistics over test examples: error rates of one or two networks, and the worst examples."""
-
-import math
+"""Statistics over test examples: the error rate of a network, and the worst examples."""
 
 import numpy as np
-from scipy import special  # not scipy.stats, whose import takes half a second
 
 from capsweep.statistics.seeds import CONFIDENCE
 
@@ -58,40 +55,6 @@ def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def mcnemar_p(first_only: int, second_only: int) -> float:
-    """Compute the two-sided exact p value of the hypothesis that two networks err equally often.
-
-    The test is the binomial test on the examples that only one network got wrong. If there are no
-    such examples, the p value is 1. Source: McNemar 1947, exact form.
-
-    Args:
-        first_only: Number of examples that only the first network got wrong.
-        second_only: Number of examples that only the second network got wrong.
-    """
-    from scipy.stats import binomtest
-
-    differing = first_only + second_only
-    return float(binomtest(first_only, differing).pvalue) if differing else 1.0
-
-
-def paired_interval(first_only: int, second_only: int, total: int) -> tuple[float, float]:
-    """Compute the interval of the difference of two error rates on the same examples.
-
-    The level is CONFIDENCE. Source: Bonett and Price, "Adjusted Wald confidence interval for a
-    difference of binomial proportions based on paired data", 2012.
-
-    Args:
-        first_only: Number of examples that only the first network got wrong.
-        second_only: Number of examples that only the second network got wrong.
-        total: Number of examples.
-    """
-    first, second = (first_only + 1) / (total + 2), (second_only + 1) / (total + 2)
-    difference = first - second
-    quantile = float(special.ndtri((1 + CONFIDENCE) / 2))
-    half = quantile * math.sqrt((first + second - difference**2) / (total + 2))
-    return difference - half, difference + half
-
-
 def predict_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
     """Return, for each example, the classes with the highest scores; the result is [M, classes].
 
@@ -116,14 +79,10 @@ def count_classes(scores_MN: np.ndarray, labels: np.ndarray) -> dict[str, list[i
         ("predicted").
     """
     labels_ML, size = labels.reshape(len(labels), -1), scores_MN.shape[1]
-    missed, predicted = (
-        find_missed(scores_MN, labels),
-        predict_classes(scores_MN, labels_ML.shape[1]),
-    )
-    named = {"examples": labels_ML, "missed": labels_ML[missed], "predicted": predicted}
-    return {
-        name: np.bincount(each.ravel(), minlength=size).tolist() for name, each in named.items()
-    }
+    missed_ML = find_missed(scores_MN, labels)
+    predicted_ML = predict_classes(scores_MN, labels_ML.shape[1])
+    found = {"examples": labels_ML, "missed": labels_ML[missed_ML], "predicted": predicted_ML}
+    return {key: np.bincount(each.ravel(), minlength=size).tolist() for key, each in found.items()}
 
 
 def count_confusions(scores_MN: np.ndarray, labels_M: np.ndarray) -> np.ndarray:
@@ -173,7 +132,7 @@ def find_worst(
     wrong_M = find_missed(scores_MN, labels).any(axis=1) & np.isfinite(scores_MN).all(axis=1)
     highest_absent_M = np.where(shown_MN, -np.inf, scores_MN).max(axis=1)
     lowest_shown_M = np.where(shown_MN, scores_MN, np.inf).min(axis=1)
-    (wrong_K,) = np.nonzero(wrong_M)
-    margins_K = (highest_absent_M - lowest_shown_M)[wrong_K]
-    order_K = np.argsort(-margins_K, kind="stable")[:count]
-    return wrong_K[order_K], margins_K[order_K]
+    margins_M = highest_absent_M - lowest_shown_M
+    wrong_K = np.flatnonzero(wrong_M)
+    worst_K = wrong_K[np.argsort(-margins_M[wrong_K], kind="stable")[:count]]
+    return worst_K, margins_M[worst_K]

@@ -1,13 +1,5 @@
 """Statistics over seeds: means with intervals, paired differences, and whether seeds suffice.
 
-A look is a test of the results so far. There is a look after each batch of seeds. With more looks,
-noise is more likely to make some difference significant. The significance level is therefore
-divided equally over all planned looks (Bonferroni). Within a look, Holm's procedure corrects for
-the number of pairs of neighbouring rows. The probability that noise makes the order of any pair
-seem decided is then at most the level, for all looks and all pairs of a column together. It does
-not matter after which look the sweep stops. A caller that ranks several columns divides the level
-by the number of columns.
-
 Intervals are Student's t intervals. An interval needs at least three seeds, because an interval of
 two seeds reaches nine standard deviations to either side. Intervals are clipped to the possible
 range of the metric; for example, no error rate is below 0.
@@ -16,21 +8,14 @@ range of the metric; for example, no error rate is below 0.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from scipy import special  # not scipy.stats, whose import takes half a second
 
 CONFIDENCE = 0.95  # confidence level of intervals
 LEAST_SEEDS = 3  # smallest number of seeds for an interval
-LEVEL = 0.05  # significance level of decisions, for all looks together
+LEVEL = 0.05  # significance level of decisions
 SMALLEST_SPREAD = 1e-9  # differences with a smaller relative spread vary by rounding only
-CORRECTION = (
-    "more seeds where neighbouring rows were undecided; correction for optional stopping: "
-    "level 0.05 divided equally over {looks} planned looks (Bonferroni) and over the columns, Holm "
-    "over the pairs of a look"
-)
 
 
 @dataclass(frozen=True)
@@ -198,52 +183,3 @@ def smallest_p(n: int) -> float:
     section 21.
     """
     return 2.0 ** (1 - n)
-
-
-def list_looks(first: int, last: int, step: int) -> tuple[int, ...]:
-    """List the numbers of seeds after which the results are tested (the looks).
-
-    Args:
-        first: Number of seeds at the first look.
-        last: Number of seeds at the last look. This look is always included.
-        step: Number of seeds that are added between two looks.
-
-    Raises:
-        ValueError: If step < 1, or if 3 <= first <= last is false. Two seeds are too few: error
-            rates count whole examples, so the differences of two seeds are often equal by chance,
-            and an order would seem decided.
-    """
-    if not 3 <= first <= last or step < 1:
-        raise ValueError(f"cannot look at {first} to {last} seeds in steps of {step}; start at 3")
-    return (*range(first, last, step), last)
-
-
-def find_undecided_rows(
-    rows: Mapping[Any, Mapping[int, float]], num_looks: int, level: float = LEVEL
-) -> set[Any]:
-    """Find the rows whose order relative to a neighbouring row is not decided yet.
-
-    Rows are ranked by their mean, and each row is tested against its neighbours. If the difference
-    of two rows is the same for all seeds, their order stays undecided. If this difference is 0,
-    more seeds may never decide the order. If it is not 0, a few differences may be equal by chance.
-
-    Args:
-        rows: Values by seed, for each row.
-        num_looks: Number of planned looks. The level is divided by this number.
-        level: Significance level for all looks together.
-    """
-    ranked = sorted(rows, key=lambda row: summarise_values(list(rows[row].values())).mean)
-    pairs = list(pairwise(ranked))
-    p_values = adjust_holm([_paired_p(rows[left], rows[right]) for left, right in pairs])
-    undecided = [pair for pair, p in zip(pairs, p_values, strict=True) if p > level / num_looks]
-    return {row for pair in undecided for row in pair}
-
-
-def _paired_p(left: Mapping[int, float], right: Mapping[int, float]) -> float:
-    difference = paired_difference(left, right)
-    return 1.0 if difference is None or difference.t_test is None else difference.t_test
-
-
-def describe_correction(planned: Sequence[int]) -> str:
-    """Return the note for a table on how its tests are corrected for the planned looks."""
-    return CORRECTION.format(looks=len(planned))

@@ -22,7 +22,6 @@ from capsweep.errors import DataError
 from capsweep.storage.files import (
     hash_bytes,
     lock_file,
-    open_plain_file,
     read_plain_file,
     remove_path,
     user_cache_folder,
@@ -190,9 +189,8 @@ def _report_unreadable() -> Iterator[None]:
         ) from error
 
 
-# Read or open a file before its hash is verified. DataError is raised if the file cannot be read.
+# Read a file before its hash is verified. DataError is raised if the file cannot be read.
 read_content = _report_unreadable()(read_plain_file)
-open_content = _report_unreadable()(open_plain_file)
 
 
 @contextmanager

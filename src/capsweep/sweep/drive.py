@@ -3,7 +3,7 @@
 import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ from rich.console import Console
 
 from capsweep.config import places
 from capsweep.config.places import Places
-from capsweep.errors import ConfigError, UserError
+from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger, fails_again
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
 from capsweep.storage import stores
-from capsweep.storage.stores import is_url
-from capsweep.sweep import expand, more_seeds, plan
+from capsweep.sweep import expand, plan
 from capsweep.sweep.estimates import Estimates, Limits, calibrate_cells, read_estimates
 from capsweep.sweep.expand import Point
 from capsweep.sweep.plan import Plan, PlannedCell
@@ -191,51 +190,6 @@ def run_in_order(
     return SweepEnd(UNFINISHED if end.status == FINISHED else end.status, (*end.lines, line))
 
 
-def add_seeds(
-    sweep: Sweep, points: Sequence[Point], options: RunOptions, last: str, console: Console
-) -> SweepEnd:
-    """Run a sweep, and run it again with more seeds for the rows whose order is undecided.
-
-    This is repeated until the order of all rows is decided, until the number of seeds in MORE_SEEDS
-    is reached, or until a run ends before all its cells are finished.
-
-    Args:
-        sweep: The sweep.
-        points: Its points, with the seeds of the file or of SEEDS.
-        options: How the cells are run.
-        last: The value of MORE_SEEDS, which is the largest number of seeds that a row may have.
-        console: Where lines are printed.
-
-    Raises:
-        UserError: MORE_SEEDS does not fit the sweep, or differs from that of an earlier command. Or
-            a key or file is wrong.
-    """
-    planned = more_seeds.plan_looks(sweep, last)
-    node = places.resolve(points[0].cell.config["places"])
-    ledger = Ledger(node.ledger)
-    added = more_seeds.load(node, sweep)
-    if added.looks not in ((), planned):
-        raise UserError(
-            f"MORE_SEEDS={last}: an earlier command tested this sweep at {added.looks} seeds; type "
-            f"SEEDS={added.looks[0]} MORE_SEEDS={added.looks[-1]}, or remove the file "
-            f"sweeps/{sweep.name}.seeds.json in {node.shared}"
-        )
-    added = replace(added, looks=planned)
-    end = run(sweep, added.add_points(points), options, console)
-    if end.status == FINISHED:  # the look was a test, so it is saved even if no seed is added
-        more_seeds.save(node, sweep, added)
-    for look in planned[1:]:
-        more = more_seeds.plan_seeds(sweep, added.add_points(points), ledger, added, look)
-        if more is None or end.status != FINISHED:
-            return end
-        if more.seeds != added.seeds:
-            titles = {p.title for p in points if more_seeds.hash_place(p) in more.seeds}
-            console.out(f"order undecided: {', '.join(sorted(titles))}: adding seeds up to {look}")
-            more_seeds.save(node, sweep, added := more)
-            end = run(sweep, added.add_points(points), options, console)
-    return end
-
-
 def prepare_storage(node: Places, ledger: Ledger) -> None:
     """Make the folders of a sweep, and check that its storage and ledger can be written.
 
@@ -245,8 +199,6 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
     """
     places.prepare(node)
     stores.prove_writable(ledger.store)
-    if is_url(node.shared):  # `places.prepare` checks only folders
-        stores.prove_writable(more_seeds.open_seed_store(node))
 
 
 def _make_jobs(

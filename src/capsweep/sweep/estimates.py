@@ -12,8 +12,8 @@ cells stop after their epoch and keep a checkpoint, from which the next command 
 MAX_HOURS is exceeded by at most one epoch of each running cell, plus the test if that epoch was the
 cell's last.
 
-Both limits are for one command as a whole, even if MORE_SEEDS makes the command run the sweep
-several times. Each job of an array has its own limits.
+Both limits are for one command as a whole, even if matched arms make it run the sweep in rounds.
+Each job of an array has its own limits.
 """
 
 import math

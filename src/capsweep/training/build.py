@@ -196,16 +196,8 @@ def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) ->
         StoreError: If the object store does not answer.
         ConfigError: If the settings of the data set contradict each other or the images.
     """
-    dataset = config["dataset"]
-    return prepare_splits(
-        build_source(config),
-        folder,
-        build_presenter(config),
-        dataset["validation"],
-        device,
-        dataset.get("examples"),
-        dataset["image_shape"],
-    )
+    source, presenter = build_source(config), build_presenter(config)
+    return prepare_splits(source, folder, presenter, config["dataset"], device)
 
 
 def build_objective(config: Mapping[str, Any]) -> Objective:

@@ -19,10 +19,9 @@ from capsweep.lab.evaluation.checkpoint import TrainedCell, split_range
 from capsweep.lab.evaluation.sweep_cells import SweepCells
 from capsweep.ledger.ledger import Predictions, load_predictions
 from capsweep.ledger.records import Record
-from capsweep.report.comparison import format_error
 from capsweep.report.grid import MISSING
 from capsweep.report.trained import find_published, format_published, note_published
-from capsweep.statistics.examples import find_wrong
+from capsweep.statistics.examples import find_wrong, wilson_interval
 
 ENSEMBLE_NOTE = (
     "single: mean test error of the members. ensemble: test error if the members' scores of each "
@@ -63,6 +62,12 @@ def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
     notes = [ENSEMBLE_NOTE, *note_published(cells.table.sweep, published)]
     header = ["members", "single", "ensemble", "published"]
     cells.publish_table("ensemble", "ensembles", header, lines, notes)
+
+
+def format_error(wrong: int, total: int) -> str:
+    """Write an error with Wilson's 95 % interval, such as `0.83 % (3 of 360) [0.28, 2.43]`."""
+    low, high = wilson_interval(wrong, total)
+    return f"{100 * wrong / total:.2f} % ({wrong} of {total}) [{100 * low:.2f}, {100 * high:.2f}]"
 
 
 def find_ensemble_errors(members: Mapping[str, Predictions]) -> np.ndarray:

@@ -23,7 +23,7 @@ from capsweep.report.table import CellGroup, ResultTable, build_table
 from capsweep.report.trained import describe_trained, warn_of_cuts
 from capsweep.runtime import terminal
 from capsweep.storage.files import write_text
-from capsweep.sweep import choices, expand, more_seeds
+from capsweep.sweep import choices, expand
 from capsweep.sweep.expand import Point
 
 Value = TypeVar("Value")
@@ -160,9 +160,10 @@ class SweepCells:
         terminal.print_table(console, grid.grid_terminal(sweep.question, header, fields))
         for note in notes:
             terminal.print_paragraph(console, note)
-        lead = "\n\n".join([sweep.question, *(f"**{warning}**" for warning in warnings)])
+        lead = [sweep.question, *(f"**{warning}**" for warning in warnings)]
+        paragraphs = [*lead, grid.pipe_table(header, fields), *notes]
         path = self.places.storage / "reports" / sweep.report_name / f"{name}.md"
-        write_text(path, grid.grid_markdown(f"{sweep.name}: {title}", lead, header, fields, notes))
+        write_text(path, grid.write_markdown(f"{sweep.name}: {title}", paragraphs))
         console.out(f"report: {path}")
 
 
@@ -204,7 +205,6 @@ def load_cells(parsed: argparse.Namespace) -> SweepCells:
         raise UserError("METRIC: evaluations have their own metrics; leave METRIC out")
     resolved = places.resolve(points[0].cell.config["places"])
     places.prepare(resolved)
-    points = more_seeds.load(resolved, sweep).add_points(points)
     ledger = Ledger(resolved.ledger)
     return SweepCells(build_table(sweep, points, ledger), ledger, resolved)
 

@@ -8,10 +8,19 @@ import torch
 
 from capsweep.config import package_files
 from capsweep.lab import bench
-from capsweep.lab.bench import BenchReport, step, training
+from capsweep.lab.bench import BenchReport, training
 from capsweep.lab.bench.comparison import compare
 from capsweep.lab.bench.routing import route_by_bmm
-from capsweep.lab.bench.training import REFERENCE, StepTraining, Way
+from capsweep.lab.bench.training import (
+    CORE_BARS,
+    GPU_BARS,
+    NOW,
+    REFERENCE,
+    STEP,
+    StepTraining,
+    Way,
+    make_candidate,
+)
 from capsweep.model.routing import Routed, dynamic
 from capsweep.training.graphs import CHECKED, StepGraphs
 from capsweep.training.module import CapsuleTask
@@ -62,7 +71,8 @@ def test_a_candidate_whose_steps_are_not_captured_is_refused(
 def test_a_baseline_that_routes_otherwise_is_not_timed() -> None:
     ways = {"fast": Way(TINY), "wrong": Way(TINY, REFERENCE, route_once, keeps_memory=False)}
     report = BenchReport()
-    compare(report, "tiny", 2, step.list_candidates(ways, 2), budget=0)
+    candidates = {name: make_candidate(way, 2) for name, way in ways.items()}
+    compare(report, "tiny", 2, candidates, budget=0)
     assert [row["candidate"] for row in report.rows] == ["fast"]
     (fault,) = report.numbers
     assert fault.what.startswith("tiny, wrong, B = 2: ValueError: ")
@@ -73,14 +83,14 @@ def test_every_bar_is_of_a_candidate_that_is_measured(
     gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "is_gpu", lambda: gpu)
-    measured = {(case, name) for case, _, ways, _ in step.list_groups(False) for name in ways}
-    assert {bar[:2] for bar in (step.GPU_BARS if gpu else step.CORE_BARS)} <= measured
+    measured = {(case, name) for case, _, ways, _ in training.list_groups(False) for name in ways}
+    assert {bar[:2] for bar in (GPU_BARS if gpu else CORE_BARS)} <= measured
 
 
 def test_bars_are_judged_at_the_smallest_size() -> None:
-    row = {"case": step.STEP, "candidate": step.NOW, "over textbook": 5.0, "over before": 1.9}
+    row = {"case": STEP, "candidate": NOW, "over textbook": 5.0, "over before": 1.9}
     report = BenchReport(rows=[row, row | {"over textbook": 9.0}])
-    report.judge(step.CORE_BARS)
+    report.judge(CORE_BARS)
     bars = {bar.what: (bar.value, bar.verdict) for bar in report.numbers}
     assert bars["capsnet, transformed over textbook"] == (5.0, "kept")
     assert bars["capsnet, transformed over before"] == (1.9, "MISSED")

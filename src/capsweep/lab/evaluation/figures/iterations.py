@@ -54,7 +54,7 @@ from torch import Tensor
 
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.lab.evaluation import TRACED_EXAMPLES, figures
-from capsweep.lab.evaluation.checkpoint import CellLoader
+from capsweep.lab.evaluation.checkpoint import TrainedCell
 from capsweep.lab.evaluation.couplings import Children
 from capsweep.lab.evaluation.figures import BAND, LEVELS, Drawing, Panel
 from capsweep.lab.evaluation.figures.coupling_maps import CouplingMaps
@@ -71,7 +71,7 @@ SHARES = ".shares"  # added to the name of a layer in the file
 TINY = 1e-300  # avoids 0 / 0
 
 
-def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
+def draw_couplings(cell: TrainedCell, options: Namespace) -> Iterator[Drawing]:
     """Yield figures of the couplings: their entropy by iteration, their means, and their places.
 
     The figure of the entropy has two panels: in nats, and relative to equal couplings. A panel has
@@ -86,16 +86,14 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
     Raises:
         NotApplicableError: The network does not route, the routing has no couplings, or there is a
             layer in which no child has a choice.
-        UserError: The cell cannot be loaded, or its network does not reproduce the stored
-            predictions.
+        UserError: The network does not reproduce the stored predictions.
     """
-    routed = _load_routed(loader, name, options)
+    routed = _find_verified(cell, options)
     if options.image >= routed.examples:
         raise UserError(
             f"--image {options.image}: only images 0 to {routed.examples - 1} are traced"
         )
     maps = CouplingMaps(routed, options.image)
-    maps.collect()
     arrays: dict[str, np.ndarray] = {"levels": np.array(LEVELS)}
     nats, shares, texts = [], [], []
     for layer, couplings in maps.layers.items():
@@ -115,7 +113,7 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
     )
     relative = Panel("entropy / entropy of equal couplings", shares)
     panels, title = [Panel("entropy of couplings, nats", nats), relative], "how children divide"
-    picture = figures.draw_panels(panels, f"cell {name}: {title} themselves", caption)
+    picture = figures.draw_panels(panels, f"cell {cell.name}: {title} themselves", caption)
     yield Drawing(_name_files("couplings", options), arrays, picture, caption)
     yield from maps.draw(_name_files("", options))
 
@@ -147,7 +145,7 @@ def _describe_choices(children: Children, few: float, many: float) -> str:
     return f"{number} choices{where}"
 
 
-def draw_routing_change(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
+def draw_routing_change(cell: TrainedCell, options: Namespace) -> Iterator[Drawing]:
     """Yield one figure of the change in each routing iteration, with a curve for each routed layer.
 
     The first panel has a linear scale, the second a log scale. For logits, a third panel shows the
@@ -156,10 +154,9 @@ def draw_routing_change(loader: CellLoader, name: str, options: Namespace) -> It
     Raises:
         NotApplicableError: The network does not route, or its trace has no change of logits or
             assignments (see `measure_trace`).
-        UserError: The cell cannot be loaded, or its network does not reproduce the stored
-            predictions.
+        UserError: The network does not reproduce the stored predictions.
     """
-    routed = _load_routed(loader, name, options)
+    routed = _find_verified(cell, options)
     quantity, changes = measure_changes(routed)
     caption = (
         f"change of iteration t, averaged over all pairs of a child and a parent: "
@@ -176,7 +173,7 @@ def draw_routing_change(loader: CellLoader, name: str, options: Namespace) -> It
     panels = [Panel(size, lines), Panel(size, lines, "log")]
     if shares:
         panels.append(Panel("share of all change so far", shares, "log"))
-    picture = figures.draw_panels(panels, f"cell {name}: change by routing iteration", caption)
+    picture = figures.draw_panels(panels, f"cell {cell.name}: change by routing iteration", caption)
     yield Drawing(_name_files("routing-change", options), arrays, picture, caption)
 
 
@@ -249,10 +246,10 @@ def _mean_sizes(changes: Sequence[Tensor]) -> Tensor:
     return torch.stack(means, dim=1)
 
 
-def _load_routed(loader: CellLoader, name: str, options: Namespace) -> RoutedCell:
-    """Load a cell for tracing, and check that its network reproduces the stored predictions."""
-    routed = find_routed(loader.load(name), options.examples, options.iterations)
-    routed.cell.verify(routed.examples)
+def _find_verified(cell: TrainedCell, options: Namespace) -> RoutedCell:
+    """Find the routed layers of a cell, and check that it reproduces its stored predictions."""
+    routed = find_routed(cell, options.examples, options.iterations)
+    cell.verify(routed.examples)
     return routed
 
 

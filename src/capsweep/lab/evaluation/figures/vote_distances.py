@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from capsweep.errors import NotApplicableError, UserError
-from capsweep.lab.evaluation.checkpoint import CellLoader
+from capsweep.lab.evaluation.checkpoint import TrainedCell
 from capsweep.lab.evaluation.figures import Drawing, finish_figure
 from capsweep.lab.evaluation.traces import Trace, trace_images
 
@@ -32,22 +32,21 @@ HEIGHT = 20.0  # upper limit of the vertical axes, as in the paper
 INCHES = 1.7  # width and height of a panel
 
 
-def draw_vote_distances(loader: CellLoader, name: str, options: Namespace) -> Iterator[Drawing]:
+def draw_vote_distances(cell: TrainedCell, options: Namespace) -> Iterator[Drawing]:
     """Yield a figure of vote distances for each test image whose index is in `options.examples`.
 
     Raises:
-        UserError: There is no test image with such an index, or the cell cannot be loaded.
+        UserError: There is no test image with such an index.
         NotApplicableError: The routing does not record distances of votes.
     """
-    cell = loader.load(name)
     last, place = len(cell.test) - 1, max(options.examples)
     if place > last:
-        raise UserError(f"--examples {place}: {name} has the test images 0 to {last}")
+        raise UserError(f"--examples {place}: {cell.name} has the test images 0 to {last}")
     for place in options.examples:
         batch = cell.test.evaluation_batch(slice(place, place + 1))
         label = int(batch.labels.flatten()[0])
         arrays = count_distances(trace_images(cell, batch.images_BCHW).get(LAYER))
-        title, caption = f"cell {name}, test image {place} of class {label}", _describe(arrays)
+        title, caption = f"cell {cell.name}, test image {place} of class {label}", _describe(arrays)
         picture = _draw_figure(arrays, label, title, caption)
         yield Drawing(f"{STEM}-example{place}", {**arrays, "label": label}, picture, caption)
 

@@ -46,7 +46,7 @@ DIRECT = "trainer.convolution=direct"
 REFERENCE = ("routing.impl=reference", DIRECT)
 CNN = ("model=cnn_small", "dataset=digits", "model.dropout=0")  # dropout differs between devices
 # By precision: the largest allowed `find_largest_error` of the outputs and of the gradients.
-BARS = {
+PARITY_BARS = {
     "float64": {"outputs": 1e-6, "gradients": 1e-5},
     "float32": {"outputs": 2e-5, "gradients": 0.02},
     "bf16-mixed": {"outputs": 0.02, "gradients": 0.3},
@@ -324,7 +324,7 @@ def measure_parity(is_quick: bool = False) -> BenchReport:
     them are measured.
     """
     report, images = BenchReport(), 2 if is_quick else 8
-    for precision, bars in BARS.items():
+    for precision, bars in PARITY_BARS.items():
         ways = list_compared(precision)
         for name in [*ways][:2] if is_quick else ways:
             with report.catching(f"{name}, {precision}"):

@@ -102,7 +102,7 @@ def test_a_row_of_the_csv_is_a_field_of_the_table_in_full_precision(answer: Resu
     (number,) = json.loads(first["published"])
     assert (number["model"], number["differs"]) == ("baseline_mnist", "model,dataset")
     trained = [first[key] for key in ("dataset", "model", "epochs", "batch_size", "seeds")]
-    assert trained == ["digits", "cnn_small", "5", "32", "[0, 1, 2]"]
+    assert trained == ["digits", "cnn_small", "7", "32", "[0, 1, 2]"]
     assert first["limit_batches"] == ""
 
 

@@ -76,9 +76,9 @@ def test_every_form_warns_of_cut_data_and_says_what_was_trained(choose: Callable
     assert markdown.index(f"**{warning}**") < markdown.index("| arm |")
     assert r"\caption{\textbf{NO RESULT: TRAINED AND TESTED ON 2 BATCHES" in latex
     assert f'"{warning}"' in render.render_json(built, formatted)
-    assert ',cnn_small,5,32,2,"[0, 1, 2]",' in render.render_csv(built)
+    assert ',cnn_small,7,32,2,"[0, 1, 2]",' in render.render_csv(built)
     for text in (markdown, latex.replace(r"\_", "_")):
-        assert "network cnn_small (cnn), capsnet_small (capsnet); epochs 5;" in text
+        assert "network cnn_small (cnn), capsnet_small (capsnet); epochs 7;" in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A folder of shards that tests read, one that they may spoil, and the command that makes one."""
+"""A folder of shards that tests read, one that they may spoil, and one that is not made yet."""
 
 import os
 import shutil
@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 import shard_folders
-from shard_folders import Make
 
-from capsweep import cli
 from capsweep.shards import manifest
 from capsweep.shards.manifest import Manifest
 
@@ -38,19 +36,3 @@ def spoiled(pixels: Folder, tmp_path: Path) -> Folder:
 def folder(tmp_path: Path) -> Path:
     """Of a data set that is not made yet."""
     return tmp_path / "data" / "pairs"
-
-
-@pytest.fixture
-def make(folder: Path) -> Make:
-    """`capsweep data make multimnist` in this process: 2,874 examples in four shards, 720 in two.
-
-    Returns its exit status.
-    """
-
-    def run_make(*arguments: str) -> int:
-        small = ["PAIRS=2", "SHARDS=4", f"STORAGE={folder}", "EXECUTOR=local"]
-        given = {word.split("=")[0] for word in arguments}
-        words = [w for w in ("dataset.source=digits", *small) if w.split("=")[0] not in given]
-        return cli.main(["data", "make", "multimnist", *words, *arguments])
-
-    return run_make

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
-from shard_folders import Make
+from shard_folders import run_make
 
 from capsweep import cli
 from capsweep.config import compose
@@ -182,9 +182,9 @@ def assert_equal(batch: Batch, folder: Path, split: str, part: slice) -> None:
     assert np.array_equal(batch.labels.numpy(), stored(folder, split, "labels")[part])
 
 
-def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None:
+def test_every_epoch_and_all_that_is_evaluated(folder: Path) -> None:
     pairs = 3
-    assert make(f"PAIRS={pairs}", *OVERRIDES[1:]) == 0
+    assert run_make(folder, f"PAIRS={pairs}", *OVERRIDES[1:]) == 0
     composed = ["dataset=multimnist", *OVERRIDES, "dataset.batches.test_examples=900"]
     splits = build.load_splits(compose.cell(composed).config, "", CPU)
     train, all_of_it = splits["train"], slice(None)
@@ -198,9 +198,9 @@ def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None
 
 
 def test_the_command_that_is_printed_trains_on_it(
-    make: Make, storage: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, storage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert make("dataset.batches.margin=6") == 0
+    assert run_make(folder, "dataset.batches.margin=6") == 0
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("train on it:")]
     program, *words = shlex.split(line.removeprefix("train on it: "))
     assert program == "capsweep"

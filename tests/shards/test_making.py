@@ -14,7 +14,7 @@ import shard_folders
 from commands import read_to_end
 from hypothesis import given
 from hypothesis import strategies as st
-from shard_folders import Make, hashes, run_until, start_making, times
+from shard_folders import hashes, run_make, run_until, start_making, times
 
 from capsweep.config import compose
 from capsweep.errors import ConfigError
@@ -53,10 +53,8 @@ def test_a_shard_that_does_not_fit_into_memory_is_refused() -> None:
         divide_into_parts(count_job(train=10**9), 1)
 
 
-def test_a_folder_is_filled_and_its_manifest_says_with_what(
-    make: Make, folder: Path, capsys: Capture
-) -> None:
-    assert make() == 0
+def test_a_folder_is_filled_and_its_manifest_says_with_what(folder: Path, capsys: Capture) -> None:
+    assert run_make(folder) == 0
     assert "6 shards made, 0 kept, of 6" in capsys.readouterr().out
     whole = manifest.read_manifest(folder)
     assert whole.content == shard_folders.job().content
@@ -89,34 +87,34 @@ def declare_any_size(path: Path) -> None:
     "damage", [Path.unlink, flip_pixel, truncate, append_byte, declare_any_size]
 )
 def test_a_shard_that_is_not_whole_is_made_again(
-    make: Make, folder: Path, damage: Callable[[Path], None], capsys: Capture
+    folder: Path, damage: Callable[[Path], None], capsys: Capture
 ) -> None:
-    assert make() == 0
+    assert run_make(folder) == 0
     before, written = hashes(folder), times(folder)
     damage(folder / "train-00002.h5")
-    assert make() == 0
+    assert run_make(folder) == 0
     assert hashes(folder) == before
     kept = before.keys() - {"train-00002.h5", "index.json"}
     assert all(times(folder)[name] == written[name] for name in kept)
     assert "1 shard made, 5 kept, of 6" in capsys.readouterr().out
 
 
-def test_leftovers_of_killed_workers_go_and_files_of_others_stay(make: Make, folder: Path) -> None:
-    assert make() == 0
+def test_leftovers_of_killed_workers_go_and_files_of_others_stay(folder: Path) -> None:
+    assert run_make(folder) == 0
     ours = [".train-00001.h5.123.tmp", ".index.json.9.tmp"]
     others = ["notes.txt", ".hidden", ".train-00001.tmp", ".other.txt.123.tmp", "more/file.h5"]
     for name in [*ours, *others]:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("left")
-    assert make() == 0
+    assert run_make(folder) == 0
     assert [name for name in ours if (folder / name).exists()] == []
     assert [name for name in others if not (folder / name).exists()] == []
 
 
 def test_the_plan_is_printed_and_nothing_written(
-    make: Make, tmp_path: Path, capsys: Capture
+    folder: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    assert make("--dry-run") == 0
+    assert run_make(folder, "--dry-run") == 0
     assert list(tmp_path.iterdir()) == []
     text = capsys.readouterr().out
     fingerprint = shard_folders.job().content.fingerprint
@@ -126,17 +124,13 @@ def test_the_plan_is_printed_and_nothing_written(
 
 @pytest.mark.mnist
 def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
-    make: Make,
-    folder: Path,
-    data_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
+    folder: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """The disk has room for it."""
     usage = making.shutil.disk_usage(data_folder)
     monkeypatch.setattr(making.shutil, "disk_usage", lambda path: usage._replace(free=2**50))
     given = ["dataset.source=mnist", f"DATA_DIR={data_folder}", "PAIRS=1000", "SHARDS=600"]
-    assert make("--dry-run", *given) == 0
+    assert run_make(folder, "--dry-run", *given) == 0
     text = capsys.readouterr().out
     declared = compose.cell(["dataset=multimnist_shards"]).config["dataset"]["shards"]
     assert f"fingerprint: {declared['fingerprint']}" in text
@@ -155,76 +149,66 @@ def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
     ],
 )
 def test_what_cannot_be_meant_is_refused(
-    make: Make, tmp_path: Path, arguments: list[str], message: str, capsys: Capture
+    folder: Path, tmp_path: Path, arguments: list[str], message: str, capsys: Capture
 ) -> None:
-    assert make(*arguments) == 2
+    assert run_make(folder, *arguments) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "text", "message"),
     [
-        (["dataset.batches.seed=1"], '(changed: "settings.seed": 1; see '),
-        (["PAIRS=3"], '(changed: "splits.train": 4311, "splits.test": 1080; see '),
-        (["SHARDS=5"], '(changed: "shards.train": 5; see '),
+        (["dataset.batches.seed=1"], None, '(changed: "settings.seed": 1; see '),
+        (["PAIRS=3"], None, '(changed: "splits.train": 4311, "splits.test": 1080; see '),
+        (["SHARDS=5"], None, '(changed: "shards.train": 5; see '),
+        *(([], damaged, "") for damaged in ("", '{"identity": 5}', '{"dataset": "\\u001b[2J"}')),
     ],
 )
 def test_a_folder_of_another_data_set_or_layout_is_refused(
-    make: Make, folder: Path, arguments: list[str], message: str, capsys: Capture
+    folder: Path, arguments: list[str], text: str | None, message: str, capsys: Capture
 ) -> None:
-    assert make() == 0
+    """The file that says what the folder is to hold may be damaged too."""
+    assert run_make(folder) == 0
     (folder / "index.json").unlink()  # as it was interrupted
-    before = hashes(folder)
-    assert make(*arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: STORAGE={folder}: it was begun for other data or other shards")
-    assert message in error
+    wanted, before = folder / ".making" / "wanted.json", hashes(folder)
+    if text is not None:
+        wanted.write_text(text)
+    capsys.readouterr()
+    assert run_make(folder, *arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: STORAGE={folder}: it was begun for other data or other shards")
+    assert message in line
+    assert str(wanted) in line
+    assert line.isprintable()
     assert hashes(folder) == before
 
 
-def test_a_folder_with_files_of_others_is_refused(
-    make: Make, folder: Path, capsys: Capture
-) -> None:
+def test_a_folder_with_files_of_others_is_refused(folder: Path, capsys: Capture) -> None:
     folder.mkdir(parents=True)
     (folder / "thesis.tex").write_text("mine")
     (folder / "train-00000.h5").write_text("mine too")
     before = hashes(folder)
-    assert make() == 2
+    assert run_make(folder) == 2
     assert f"STORAGE={folder}: holds other files (thesis.tex, train" in capsys.readouterr().err
     for place in (folder / "thesis.tex", folder / "thesis.tex" / "below"):
-        assert make(f"STORAGE={place}") == 2
+        assert run_make(folder, f"STORAGE={place}") == 2
         message = f"error: STORAGE={place}: {folder / 'thesis.tex'} is not a folder; choose another"
         assert message in capsys.readouterr().err
     assert hashes(folder) == before
 
 
-@pytest.mark.parametrize("text", ["", '{"identity": 5}', '{"dataset": "\\u001b[2J"}'])
-def test_damaged_knowledge_of_what_a_folder_is_to_hold_is_one_line_with_its_file(
-    make: Make, folder: Path, text: str, capsys: Capture
-) -> None:
-    assert make() == 0
-    wanted = folder / ".making" / "wanted.json"
-    wanted.write_text(text)
-    capsys.readouterr()
-    assert make() == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: STORAGE={folder}: it was begun for other data or other shards")
-    assert str(wanted) in line
-    assert line.isprintable()
-
-
 def test_shards_and_manifest_of_another_seed_copied_into_a_begun_folder_are_made_again(
-    make: Make, folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path
 ) -> None:
     """Their hashes are right; only what they say of themselves tells that they are wrong."""
     other = tmp_path / "other"
-    assert make("dataset.batches.seed=1", f"STORAGE={other}") == 0
-    assert make() == 0
+    assert run_make(folder, "dataset.batches.seed=1", f"STORAGE={other}") == 0
+    assert run_make(folder) == 0
     before = hashes(folder)
     for path in other.glob("[!.]*"):
         (folder / path.name).write_bytes(path.read_bytes())
-    assert make() == 0
+    assert run_make(folder) == 0
     assert hashes(folder) == before
 
 

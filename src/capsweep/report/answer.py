@@ -100,7 +100,8 @@ def shorten_sentences(sentences: Sequence[str]) -> list[str]:
 def list_comparisons(table: ResultTable) -> list[Comparison]:
     """List the comparisons of a table, column by column: first of axes, then with the baseline."""
     comparisons, baseline = [], table.sweep.baseline
-    if table.baseline is not None and len({g.row for g in table.groups if g.arm == baseline}) > 1:
+    rows_of_arm = {group.row for group in table.groups if group.point.arm == baseline}
+    if table.baseline is not None and len(rows_of_arm) > 1:
         baseline = describe_row(table.rows[table.baseline].coordinates)
     for column in range(len(table.columns)):
         groups = [group for group in table.groups if group.column == column]
@@ -152,20 +153,16 @@ def _pair_fields(
     A key of the axis' own group, such as routing.num_iters for the axis routing, may be absent on
     one side of a pair, because only some options have the key.
     """
-    inner = [n for n, key in enumerate(keys) if key.startswith(f"{keys[place]}.")]
-    outer = [n for n in range(len(keys)) if n != place and n not in inner]
-    sides: tuple[dict[Any, list[CellGroup]], ...] = {}, {}
-    for group in groups:
-        for side, value in zip(sides, values, strict=True):
-            if group.coordinates[place] == value:
-                side.setdefault((group.arm, *(group.coordinates[n] for n in outer)), []).append(
-                    group
-                )
-    for setting, fields in sides[0].items():
-        for ours, theirs in product(fields, sides[1].get(setting, ())):
-            ends = [(ours.coordinates[n], theirs.coordinates[n]) for n in inner]
-            if all(one == other or None in (one, other) for one, other in ends):
-                yield ours, theirs
+    axis = keys[place]
+    sides = ([group for group in groups if group.coordinates[place] == value] for value in values)
+    for ours, theirs in product(*sides):
+        ends = zip(keys, ours.coordinates, theirs.coordinates, strict=False)  # keys of rows only
+        is_pair = ours.point.arm == theirs.point.arm and all(
+            key == axis or one == other or (key.startswith(f"{axis}.") and None in (one, other))
+            for key, one, other in ends
+        )
+        if is_pair:
+            yield ours, theirs
 
 
 def _average_by_seed(groups: Sequence[CellGroup]) -> dict[int, float]:
@@ -186,7 +183,7 @@ def _write_sentence(table: ResultTable, comparisons: Sequence[Comparison]) -> st
     Up to MOST_NAMED comparisons are listed. Of more comparisons, the outcomes are counted.
     """
     first, metric = comparisons[0], table.sweep.metric
-    where = f" ({table.name_column(first.column)})" if len(table.columns) > 1 else ""
+    where = f" ({title})" if (title := table.titles[first.column]) else ""
     axis = first.axis.capitalize() if first.axis.isalpha() else first.axis
     axis = AXES.get(first.axis, axis)
     if len(comparisons) == 1 and axis:

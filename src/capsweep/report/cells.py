@@ -61,6 +61,11 @@ class TableCell:
         return self.entry.result or {}
 
     @property
+    def pictures(self) -> list[str]:
+        """The names of the pictures in evals/."""
+        return [name for name in self.evaluations if name.endswith(".png")]
+
+    @property
     def class_counts(self) -> Mapping[str, Sequence[int]]:
         """The counts of `examples.count_classes`; empty if the cell did not store them."""
         return self.result.get("classes", {})
@@ -147,10 +152,6 @@ def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[TableCell]]) ->
     )
 
 
-# Hardware, torch and code of each finished cell, by the name of its table field and its seed.
-Origins = Mapping[tuple[str, int], Mapping[str, str]]
-
-
 def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str]:
     """Describe how finished cells differ in hardware, torch or code.
 
@@ -162,42 +163,40 @@ def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str
 
     Returns:
         A text for each of hardware, torch and code that differs, under a key such as "torch
-        differs". The text says which cells have which value.
+        differs". The text says which cells have which value, for example `2.12.0 in seed 0 of cnn;
+        2.13.0 in seed 1 of cnn, capsnet`.
     """
-    cells = {
+    made_by = {
         (name, cell.point.seed): describe_circumstances(cell.provenance, cell.result)
         for name, field in fields.items()
         for cell in field
     }
-    codes: dict[str, set[str]] = {}
-    for (field, _), made_by in cells.items():
-        codes.setdefault(field, set()).add(made_by["code"])
-    mixed = {key: made_by for key, made_by in cells.items() if len(codes[key[0]]) > 1}
-    differences = _name_difference("hardware", cells) | _name_difference("torch", cells)
-    return differences | _name_difference("code", mixed)
+    differences = {}
+    for kind in ("hardware", "torch", "code"):
+        cells = {place: made[kind] for place, made in made_by.items()}
+        if kind == "code":
+            known = {(field, code) for (field, _), code in cells.items()}
+            mixed = Counter(field for field, _ in known)
+            cells = {place: code for place, code in cells.items() if mixed[place[0]] > 1}
+        values = dict.fromkeys(cells.values())
+        if len(values) > 1:
+            texts = (f"{value} in {', and '.join(_name_cells(value, cells))}" for value in values)
+            differences[f"{kind} differs"] = "; ".join(texts)
+    return differences
 
 
-def _name_difference(kind: str, cells: Origins) -> dict[str, str]:
-    """Describe which cells have which value of `kind` ("hardware", "torch" or "code").
-
-    An example: `{"torch differs": "2.12.0 in seed 0 of cnn; 2.13.0 in seed 1 of cnn, capsnet"}`.
-    The result is empty if all cells have the same value.
-    """
-    values = dict.fromkeys(made_by[kind] for made_by in cells.values())
-    if len(values) < 2:
-        return {}
-    texts = (f"{value} in {', and '.join(_name_cells(kind, value, cells))}" for value in values)
-    return {f"{kind} differs": "; ".join(texts)}
-
-
-def _name_cells(kind: str, value: str, cells: Origins) -> Iterator[str]:
-    """Yield the names of the table fields in which some cell has `value` for `kind`.
+def _name_cells(value: str, cells: Mapping[tuple[str, int], str]) -> Iterator[str]:
+    """Yield the names of the table fields in which some cell has a value.
 
     If only some seeds of a field have the value, these seeds are named too: `seed 0 of cnn`.
+
+    Args:
+        value: The value.
+        cells: The value of each cell, by the name of its table field and its seed.
     """
     seeds: dict[str, list[int]] = {}
     for (field, seed), made_by in cells.items():
-        if made_by[kind] == value:
+        if made_by == value:
             seeds.setdefault(field, []).append(seed)
     sizes = Counter(field for field, _ in cells)
     parts: dict[str, list[str]] = {}

@@ -12,7 +12,7 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -54,17 +54,10 @@ SCALED = "standardised inputs are scaled to their own range, of stereo images th
 LETTER, LINE, MARGIN = 9, 26, 16  # pixels: width of a letter, height of a line, outer margin
 
 
-class Style(NamedTuple):
-    """The look of one curve or mark, in matplotlib's notation."""
-
-    colour: str  # such as #0072B2
-    line: str  # such as --
-    marker: str  # such as o
-
-
-def choose_style(index: int) -> Style:
-    """Choose the style of curve number `index`; 28 successive indices give different styles."""
-    return Style(*(each[index % len(each)] for each in (COLOURS, LINES, MARKERS)))
+def choose_style(index: int) -> tuple[str, str, str]:
+    """Choose colour, line and marker of a curve; 28 successive indices give different styles."""
+    colour, line, marker = (each[index % len(each)] for each in (COLOURS, LINES, MARKERS))
+    return colour, line, marker
 
 
 @dataclass(frozen=True)
@@ -136,25 +129,22 @@ def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":
     """Draw curves by epoch, each with a band from the lowest to the highest value of its seeds."""
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _make_figure(len(curves))
-    handles = [_draw_line(axes, curve) for curve in curves]
-    axes.set_xlabel("epoch")
-    axes.set_ylabel(label)
+    figure = _make_figure(WIDTH, HEIGHT + LEGEND_LINE * len(curves))
+    axes = figure.subplots()
+    handles = []
+    for curve in curves:
+        epochs, (colour, line, marker) = curve.epochs, choose_style(curve.row)
+        if curve.low != curve.high:
+            band = (epochs, curve.low, curve.high)
+            axes.fill_between(*band, color=colour, alpha=0.15, linewidth=0)
+        marker = marker if len(epochs) == 1 else ""  # a line of one epoch cannot be seen
+        handles += axes.plot(epochs, curve.mean, line, color=colour, marker=marker)
+    axes.set(xlabel="epoch", ylabel=label)
     # With a single epoch, a second tick would be between two epochs.
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _set_scale(axes, "y", [value for curve in curves for value in curve.mean])
     _add_legend(figure, handles, [curve.name for curve in curves])
     return figure
-
-
-def _draw_line(axes: "Axes", curve: Curve) -> object:
-    style = choose_style(curve.row)
-    if curve.low != curve.high:
-        band = (curve.epochs, curve.low, curve.high)
-        axes.fill_between(*band, color=style.colour, alpha=0.15, linewidth=0)
-    marker = style.marker if len(curve.epochs) == 1 else ""  # a line of one epoch cannot be seen
-    (line,) = axes.plot(curve.epochs, curve.mean, style.line, color=style.colour, marker=marker)
-    return line
 
 
 def draw_panels(
@@ -169,20 +159,20 @@ def draw_panels(
         panels: The columns of the table.
         most_across: The largest number of panels side by side.
     """
-    from matplotlib.figure import Figure
-
     across = min(len(panels), most_across)
     down = math.ceil(len(panels) / across)
     height = ROW + (0.8 + ROW * len(names)) * down + 3 * LEGEND_LINE
-    figure = Figure(figsize=(WIDTH * (1 + across) / 2, height), layout="constrained")
+    figure = _make_figure(WIDTH * (1 + across) / 2, height)
     figure.suptitle(keys, x=0.01, ha="left", fontsize=LETTERS, color="#555555", parse_math=False)
     grid, handles = figure.subplots(down, across, sharey=True, squeeze=False), dict[str, Any]()
+    measure = metric_format.measure_of(metric)
+    unit = f" ({measure.unit.strip()})" if measure.unit else ""
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     for axes, panel in zip(grid.flat, panels, strict=False):
-        handles |= _draw_panel(axes, panel, metric_format.measure_of(metric).factor)
+        handles |= _draw_panel(axes, panel, measure.factor)
         axes.set_title(panel.title, fontsize=LETTERS, parse_math=False)
-        axes.set_xlabel(_label_metric(metric))
+        axes.set_xlabel(f"{metric}{unit}")
     grid[0, 0].set_yticks(range(len(names)), names, parse_math=False)
     grid[0, 0].set_ylim(len(names) - 0.5, -0.5)
     _add_legend(figure, [*handles.values()], [*handles], columns=2)
@@ -190,12 +180,7 @@ def draw_panels(
 
 
 def draw_matrix(
-    percents_RK: Sequence[Sequence[float]],
-    lines: Sequence[str],
-    columns: Sequence[str],
-    across: str,
-    down: str,
-    is_confusion: bool,
+    percents_RK: list[list[float]], lines: Sequence[str], columns: Sequence[str], is_confusion: bool
 ) -> "Figure":
     """Draw percentages as a matrix of numbers on colours: the larger, the darker.
 
@@ -203,18 +188,15 @@ def draw_matrix(
         percents_RK: The percentages.
         lines: A name for each line.
         columns: A name for each column.
-        across: What the columns are.
-        down: What the lines are.
-        is_confusion: Whether the diagonal, which has the right predictions, has no colour.
+        is_confusion: Whether lines are true and columns are predicted classes; the diagonal, which
+            has the right predictions, then has no colour. Else columns are classes.
     """
-    from matplotlib.figure import Figure
-
     shown_RK = np.array(percents_RK)
     coloured_RK = np.where(np.eye(*shown_RK.shape, dtype=bool) & is_confusion, 0, shown_RK)
     longest = max(map(len, columns))
     turned = 90 if longest > 3 else 0
     height = 1 + 0.28 * len(lines) + (0.08 * longest if turned else 0)
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure = _make_figure(WIDTH, height)
     axes = figure.subplots()
     most = max(coloured_RK.max(), 1)
     axes.imshow(coloured_RK, cmap="Oranges", vmin=0, vmax=1.5 * most, aspect="auto")
@@ -224,6 +206,7 @@ def draw_matrix(
         axes.text(column, line, text, ha="center", va="center", fontsize=LETTERS - 2)
     axes.set_xticks(range(len(columns)), columns, rotation=turned, parse_math=False)
     axes.set_yticks(range(len(lines)), lines, parse_math=False)
+    across, down = ("predicted", "true class") if is_confusion else ("class", "")
     axes.set(xlabel=across, ylabel=down)
     axes.grid(visible=False)
     return figure
@@ -252,18 +235,11 @@ def _draw_panel(axes: "Axes", panel: Panel, factor: float) -> dict[str, Any]:
     return handles
 
 
-def _label_metric(metric: str) -> str:
-    """Return the label of an axis: a metric and its unit."""
-    unit = metric_format.measure_of(metric).unit.strip()
-    return f"{metric} ({unit})" if unit else metric
-
-
-def _make_figure(names: int) -> "tuple[Figure, Axes]":
-    """Make a figure of one panel, with room below the panel for a legend of `names` lines."""
+def _make_figure(width: float, height: float) -> "Figure":
+    """Make a figure of a size in inches. Its panels leave room for its texts and its legend."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, HEIGHT + LEGEND_LINE * names), layout="constrained")
-    return figure, figure.subplots()
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _add_legend(

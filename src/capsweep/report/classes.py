@@ -24,6 +24,7 @@ from capsweep.report.figures import ReportFigure, choose_rows
 from capsweep.report.table import CellGroup, ResultTable
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.examples import count_confusions
+from capsweep.sweep.expand import Point
 
 MOST_CLASSES = 10  # most classes in a figure and in a note
 LONGEST = 12  # most characters of the name of a class in a figure
@@ -35,7 +36,9 @@ def note_never_predicted(table: ResultTable) -> list[str]:
     cells = [cell for cell in table.cells if cell.class_counts]
     several = len({cell.point.cell.config["dataset"]["name"] for cell in cells}) > 1
     never = Counter(
-        _name_classes(cell, several)[index] for cell in cells for index in cell.never_predicted
+        _name_classes(cell.point, several)[index]
+        for cell in cells
+        for index in cell.never_predicted
     )
     if not never:
         return []
@@ -49,8 +52,8 @@ def note_never_predicted(table: ResultTable) -> list[str]:
     ]
 
 
-def _name_classes(cell: TableCell, with_dataset: bool = False) -> list[str]:
-    config = cell.point.cell.config
+def _name_classes(point: Point, with_dataset: bool = False) -> list[str]:
+    config = point.cell.config
     where = f" of {config['dataset']['name']}" if with_dataset else ""
     return [f"{name}{where}" for name in name_classes(config)]
 
@@ -64,7 +67,7 @@ def make_class_figures(table: ResultTable, ledger: Ledger) -> Iterator[ReportFig
     sets: dict[tuple[int, str], list[CellGroup]] = {}
     for group in choose_rows(table):
         if group.finished:
-            dataset = _first_cell(group).point.cell.config["dataset"]["name"]
+            dataset = group.point.cell.config["dataset"]["name"]
             sets.setdefault((group.column, dataset), []).append(group)
     for number, ((_, dataset), groups) in enumerate(sets.items()):
         where = f" of {dataset}" if len(sets) > 1 else ""
@@ -83,10 +86,10 @@ def _make_error_figure(
             shares = [_divide(each["missed"], each["examples"]) for each in counts]
             errors[group.name] = np.mean(shares, axis=0)
     if errors:
-        errors_RN, names = np.array([*errors.values()]), _name_classes(_first_cell(groups[0]))
+        errors_RN, names = np.array([*errors.values()]), _name_classes(groups[0].point)
         chosen, note = _choose_worst(errors_RN.mean(axis=0), names)
         columns = [names[n] for n in chosen]
-        image = _draw(errors_RN[:, chosen], list(errors), columns, "class", "", False)
+        image = _draw(errors_RN[:, chosen], list(errors), columns, False)
         text = "of the test images that show the class, those for which the network does not "
         caption = f"Error of each class (%){where}: {text}predict it; mean over seeds.{note}"
         yield ReportFigure(caption, stem, list(errors), image)
@@ -97,7 +100,7 @@ def _make_confusion_figure(group: CellGroup, ledger: Ledger, where: str) -> Iter
     cells = group.finished.values()
     counts = [c for cell in cells if (c := _count_confusions(ledger, cell)) is not None]
     if counts:
-        names = _name_classes(_first_cell(group))
+        names = _name_classes(group.point)
         shares_NN = np.mean([_divide(c, c.sum(axis=1, keepdims=True)) for c in counts], axis=0)
         right_N, all_N = shares_NN.diagonal(), shares_NN.sum(axis=1)
         chosen, note = _choose_worst(all_N - right_N, names)
@@ -106,17 +109,13 @@ def _make_confusion_figure(group: CellGroup, ledger: Ledger, where: str) -> Iter
         if note:
             others_R = all_N[chosen] - shares_RK.sum(axis=1)
             shares_RK, columns = np.column_stack([shares_RK, others_R]), [*lines, "others"]
-        image = _draw(shares_RK, lines, columns, "predicted", "true class", True)
+        image = _draw(shares_RK, lines, columns, True)
         caption = (
             f"Confusion matrix of {group.name}{where}: of the test images of a class (line), the "
             f"share (%) predicted as each class (column); mean over {count_of(len(counts), 'seed')}"
         )
         stem = f"confusion-{group.column}-{group.row}"
         yield ReportFigure(f"{caption}.{note}", stem, [group.name], image)
-
-
-def _first_cell(group: CellGroup) -> TableCell:
-    return next(iter(group.finished.values()))
 
 
 def _divide(counts: Any, totals: Any) -> np.ndarray:
@@ -142,9 +141,9 @@ def _choose_worst(error_N: np.ndarray, names: list[str]) -> tuple[list[int], str
 
 
 def _draw(
-    shares_RK: np.ndarray, lines: Sequence[str], columns: Sequence[str], *options: str | bool
+    shares_RK: np.ndarray, lines: Sequence[str], columns: Sequence[str], is_confusion: bool
 ) -> bytes:
     """Draw a matrix of shares in percent; see `charts.draw_matrix`."""
     percents = np.round(100 * shares_RK, 6).tolist()
     names = [n if len(n) <= LONGEST else f"{n[: LONGEST - 1]}…" for n in columns]
-    return charts.draw_once(charts.draw_matrix, percents, list(lines), names, *options)
+    return charts.draw_once(charts.draw_matrix, percents, list(lines), names, is_confusion)

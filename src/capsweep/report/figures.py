@@ -35,13 +35,14 @@ class ReportFigure:
 
 def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
     """Yield the figures of the table and of time, then loss and error of each column by epoch."""
-    whole, several = make_table_figure(table), len(table.columns) > 1
-    yield replace(whole, narrow=make_table_figure(table, 1).image) if several else whole
+    whole = make_table_figure(table)
+    is_broad = len(table.columns) > 1
+    yield replace(whole, narrow=make_table_figure(table, 1).image) if is_broad else whole
     yield _make_cost_figure(table)
     groups = choose_rows(table)
-    for number in range(len(table.columns)):
-        name, ending, where = table.name_column(number), "", ""
-        if several:
+    for number, name in enumerate(table.titles):
+        ending, where = "", ""
+        if name:
             slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "column"
             ending, where = f"-{slug}-{number}", f" ({name})"
         column = [group for group in groups if group.column == number]
@@ -68,10 +69,11 @@ def _make_cost_figure(table: ResultTable) -> ReportFigure:
     on_gpus = bool(cells) and all(cell.result.get("gpu_hours") for cell in cells)
 
     def read_minutes(group: CellGroup) -> dict[int, float]:
-        times = {seed: cell.result.get("seconds", {}) for seed, cell in group.finished.items()}
+        results = {seed: cell.result for seed, cell in group.finished.items()}
         if on_gpus:
-            return {seed: 60 * cell.result["gpu_hours"] for seed, cell in group.finished.items()}
-        return {seed: each["total"] / 60 for seed, each in times.items() if "total" in each}
+            return {seed: 60 * result["gpu_hours"] for seed, result in results.items()}
+        totals = {seed: result.get("seconds", {}).get("total") for seed, result in results.items()}
+        return {seed: total / 60 for seed, total in totals.items() if total is not None}
 
     label = f"{'device' if on_gpus else 'wall'} minutes of a cell"
     drawn = _draw_rows(table, "cost-time", label, read_minutes, 1)
@@ -94,26 +96,22 @@ def _draw_rows(
         read: A function that returns the number by seed, for a field of the table.
         most_across: The largest number of panels side by side.
     """
-    numbers = {(g.row, g.column): values for g in table.groups if (values := read(g))}
-    names = {g.row: g.name for g in table.groups if (g.row, g.column) in numbers}
+    drawn = [(group, values) for group in table.groups if (values := read(group))]
+    names = {group.row: group.name for group, _ in drawn}
     caption = f"{label}: mean over seeds and its 95 % interval"
     if not 0 < len(names) <= MOST_TABLE_ROWS:
         room = f"{len(names)} rows have results, and a figure has room for {MOST_TABLE_ROWS}"
         return ReportFigure(f"{caption}: {room}.", stem)
     if table.baseline in names:
         caption += f"; the dotted line is the mean of {names[table.baseline]}"
-    places = {row: place for place, row in enumerate(sorted(names))}
+    places = {row: place for place, row in enumerate(names)}
     rows: dict[int, dict[int, PanelRow]] = {}
-    for group in table.groups:
-        if (values := numbers.get((group.row, group.column))) is not None:
-            row = _make_row(table, group, label, list(values.values()))
-            rows.setdefault(group.column, {})[places[group.row]] = row
-    titles = [table.name_column(n) if len(table.columns) > 1 else "" for n in sorted(rows)]
+    for group, values in drawn:
+        row = _make_row(table, group, label, list(values.values()))
+        rows.setdefault(group.column, {})[places[group.row]] = row
     baseline = None if table.baseline is None else places.get(table.baseline)
-    panels = [
-        Panel(title, rows[n], baseline) for title, n in zip(titles, sorted(rows), strict=True)
-    ]
-    labels, keys = [names[row] for row in places], " · ".join(table.sweep.rows)
+    panels = [Panel(table.titles[n], rows[n], baseline) for n in sorted(rows)]
+    labels, keys = [*names.values()], " · ".join(table.sweep.rows)
     image = charts.draw_once(charts.draw_panels, label, keys, labels, panels, most_across)
     return ReportFigure(f"{caption}.", stem, labels, image)
 
@@ -146,7 +144,7 @@ def choose_rows(table: ResultTable) -> list[CellGroup]:
     sign = -1 if table.measure.higher_is_better else 1
 
     def rank_row(row: int) -> tuple[bool, float]:
-        means = [sign * g.summary.mean for g in table.rows[row].values if g and g.summary]
+        means = [sign * g.summary.mean for g in table.rows[row].values if g.summary]
         return row != table.baseline, min(means, default=math.inf)
 
     drawn = sorted(sorted(range(len(table.rows)), key=rank_row)[:MOST_ROWS])

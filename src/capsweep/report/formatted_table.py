@@ -85,12 +85,12 @@ def _list_notes(table: ResultTable, cause: Callable[[str], str]) -> list[str]:
     notes += [f"{name}: {footnote}." for name, footnote in table.footnotes.items()]
     notes += [*_notes_on_numbers(table), *classes.note_never_predicted(table)]
     for row in table.rows:
-        causes_of_row = [cause(why) for group in row.values if group for why in group.causes]
+        causes_of_row = [cause(why) for group in row.values for why in group.causes]
         name = describe_row(row.coordinates)
         notes += [f"failed: {name}: {why}" for why in dict.fromkeys(causes_of_row)]
     if any(group.unmeasured for group in table.groups):
         notes.append(f"{MISSING}: {table.sweep.metric} is not measured there.")
-    stale = {row.coordinates: sum(g.stale for g in row.values if g) for row in table.rows}
+    stale = {row.coordinates: sum(g.stale for g in row.values) for row in table.rows}
     notes += grid.note_stale(stale, sum(len(group.by_seed) for group in table.groups))
     numbers = [number for row in table.rows for number in row.published]
     return notes + note_published(table.sweep, numbers)
@@ -163,7 +163,7 @@ def shorten_cause(cause: str) -> str:
 
 def _table_header(table: ResultTable) -> list[str]:
     columns = [table.name_column(c) or table.sweep.metric for c in range(len(table.columns))]
-    prefixes = [""] if len(columns) == 1 else [f"{name} " for name in columns]
+    prefixes = [f"{title} " if title else "" for title in table.titles]
     accuracies = [f"{prefix}{ACCURACY}" for prefix in prefixes] if table.is_matched else []
     is_compared = table.baseline is not None
     differences = [f"{prefix}to {table.sweep.baseline}" for prefix in prefixes if is_compared]
@@ -172,29 +172,28 @@ def _table_header(table: ResultTable) -> list[str]:
 
 
 def _format_row(table: ResultTable, row: TableRow) -> list[FormattedField]:
-    values, accuracies, differences = [], [], []
-    for column, group in enumerate(row.values):
-        is_best = group is not None and group.is_best
-        values.append(FormattedField(_format_mean(group, table.measure), "value", is_best, column))
-        if table.is_matched:
-            accuracies.append(FormattedField(_format_accuracy(group), "accuracy"))
-        if table.baseline is not None:
+    fields = [FormattedField(format_value(value), "coordinate") for value in row.coordinates]
+    for group in row.values:
+        text = _format_mean(group, table.measure)
+        fields.append(FormattedField(text, "value", group.is_best, group.column))
+    if table.is_matched:
+        fields += [FormattedField(_format_accuracy(group), "accuracy") for group in row.values]
+    if table.baseline is not None:
+        for group in row.values:
             text = _format_difference(group, table.measure)
-            differences.append(FormattedField(text, "difference", column=column))
-    coordinates = [FormattedField(format_value(value), "coordinate") for value in row.coordinates]
-    fields = [*coordinates, *values, *accuracies, *differences]
+            fields.append(FormattedField(text, "difference", column=group.column))
     if table.has_published:
         fields.append(FormattedField(format_published(table.sweep, row.published), "published"))
     return fields
 
 
-def _format_mean(group: CellGroup | None, measure: Measure) -> str:
+def _format_mean(group: CellGroup, measure: Measure) -> str:
     """Write the mean of a field, such as `1.23 ± 0.10 % (3) [0.98, 1.48]`.
 
     If seeds are missing, the text gives the number of seeds that have the metric, and the causes of
     failures: `2/3 seeds; failed: out of memory`.
     """
-    if group is None or group.unmeasured:
+    if not group.cells or group.unmeasured:
         return MISSING
     mark = classes.MARK if any(cell.never_predicted for cell in group.finished.values()) else ""
     if group.full_summary is None:
@@ -205,22 +204,21 @@ def _format_mean(group: CellGroup | None, measure: Measure) -> str:
     return f"{_format_summary(group.full_summary, measure)}{mark}{interval}"
 
 
-def _format_accuracy(group: CellGroup | None) -> str:
+def _format_accuracy(group: CellGroup) -> str:
     """Write the validation accuracy of the finished cells, such as `99.25 ± 0.02 % (3)`."""
-    metrics = [cell.result["metrics"] for cell in group.finished.values()] if group else []
+    metrics = [cell.result["metrics"] for cell in group.finished.values()]
     accuracies = [1 - each[MATCHED_METRIC] for each in metrics if MATCHED_METRIC in each]
     percent = metric_format.measure_of(MATCHED_METRIC)
     return _format_summary(summarise_values(accuracies), percent) if accuracies else MISSING
 
 
-def _format_difference(group: CellGroup | None, measure: Measure) -> str:
+def _format_difference(group: CellGroup, measure: Measure) -> str:
     """Write the difference to the baseline, such as `-0.93 [-2.10, 0.24] p 0.08 (3)`.
 
     If every seed has the same difference, the text is `-0.93 (3, all equal)`.
     """
-    if group is None or group.difference is None:
+    if (difference := group.difference) is None:
         return MISSING
-    difference = group.difference
     interval = format_interval(difference.interval, measure)
     p = "" if group.p is None else f" p {group.p:.2g}"
     seeds = f"{difference.n}, {CONSTANT}" if difference.is_constant else difference.n
@@ -228,8 +226,13 @@ def _format_difference(group: CellGroup | None, measure: Measure) -> str:
 
 
 def _format_summary(summary: Summary, measure: Measure) -> str:
+    return f"{format_spread(summary, measure)} ({summary.n})"
+
+
+def format_spread(summary: Summary, measure: Measure) -> str:
+    """Write a mean and its standard deviation, such as `1.23 ± 0.10 %`."""
     spread = "" if summary.std is None else f" ± {measure.format_number(summary.std)}"
-    return f"{measure.format_number(summary.mean)}{spread}{measure.unit} ({summary.n})"
+    return f"{measure.format_number(summary.mean)}{spread}{measure.unit}"
 
 
 def format_interval(interval: tuple[float, float] | None, measure: Measure) -> str:

@@ -13,15 +13,9 @@ MISSING = "–"
 STALE = "stale: "  # start of the notes on cells that were not made by the current code
 
 
-def grid_markdown(
-    title: str,
-    question: str,
-    header: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    notes: Iterable[str],
-) -> str:
-    """Write a page in Markdown: the title, the question, the table and one paragraph per note."""
-    return "\n\n".join([f"# {title}", question, pipe_table(header, rows), *notes]) + "\n"
+def write_markdown(title: str, paragraphs: Iterable[str]) -> str:
+    """Write a page in Markdown: the title and the paragraphs."""
+    return "\n\n".join([f"# {title}", *paragraphs]) + "\n"
 
 
 def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

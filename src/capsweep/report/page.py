@@ -86,10 +86,7 @@ def write_page(table: ResultTable, ledger: Ledger, folder: Path, is_live: bool =
 
 
 def render_page(
-    table: ResultTable,
-    charts: Sequence[ReportFigure],
-    pictures: Sequence[Picture],
-    is_live: bool = False,
+    table: ResultTable, charts: Sequence[ReportFigure], pictures: Sequence[Picture], is_live: bool
 ) -> str:
     """Return the page as HTML.
 
@@ -111,7 +108,6 @@ def render_page(
         "facts": list_facts,
     }
     script = environment.get_template("open.js").render()
-    names = [table.name_column(column) for column in range(len(table.columns))]
     return environment.get_template("index.html.j2").render(
         sweep=table.sweep,
         table=formatted_table.format_table(table),
@@ -123,7 +119,7 @@ def render_page(
         figures=charts,
         pictures=pictures,
         fields=table.groups,
-        columns=names if len(names) > 1 else [""],
+        columns=table.titles,
         is_live=is_live,
         code=package_files.describe_code(),
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
@@ -169,13 +165,9 @@ def read_pictures(fields: Sequence[CellGroup], ledger: Ledger) -> list[Picture]:
     """
     pictures, room = [], MOST_BYTES
     for field in fields:
-        drawn = (
-            (cell, names)
-            for _, cell in sorted(field.cells.items())
-            if (names := [name for name in cell.evaluations if name.endswith(".png")])
-        )
-        for cell, names in islice(drawn, 1):
-            for name in names:
+        cells = (cell for _, cell in sorted(field.cells.items()) if cell.pictures)
+        for cell in islice(cells, 1):
+            for name in cell.pictures:
                 content = ledger.read(cell.signature, f"{EVALUATIONS}/{name}")
                 if content is not None and len(content) <= room:
                     caption = _read_caption(cell, name, ledger)

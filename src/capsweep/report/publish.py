@@ -5,7 +5,7 @@ The archive is `sweeps/ledgers/NAME.tar.xz`. The table can be printed again from
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
@@ -16,9 +16,11 @@ from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.records import Couplings
 from capsweep.report import figures, formatted_table, grid, render
 from capsweep.report.cells import TableCell
+from capsweep.report.formatted_table import format_spread
 from capsweep.report.grid import MISSING, format_value
 from capsweep.report.table import ResultTable
 from capsweep.runtime.terminal import count_of
+from capsweep.statistics import metric_format
 from capsweep.statistics.seeds import LEVEL, PairedDifference, summarise_values
 from capsweep.storage.files import write_atomically, write_text
 
@@ -29,9 +31,12 @@ CHARTS = "charts"  # folder beside the sweep files, with the figures of publishe
 NOT_TESTED = "Not tested, since the difference is the same for all seeds"
 Content: TypeAlias = Mapping[str, Any]
 ROUTING = "routing.json"  # file in the evals/ of a cell
+SIZES = ("parameters", "images/s")
 SIZES_NOTE = "parameters: with decoder. images/s: the median speed of training, as the cells ran."
 MEASURES = ("entropy", "polarisation", "variety", "dead", "trees")  # measures of a routed layer
 FEWEST, MOST = 1, 10  # numbers of iterations at test for which the table shows changed classes
+# Columns of the table of routing: first the numbers of a layer, then those of the whole network.
+COLUMNS = (*MEASURES, "error", "frozen", f"changed at T'={FEWEST}", f"changed at T'={MOST}")
 ROUTING_NOTES = (
     "Of each layer, by couplings of the last iteration. entropy: that of the shares of a child, by "
     "that of equal shares. polarisation: how far a child's largest share is from an equal one; 0 "
@@ -203,8 +208,7 @@ def describe_training(table: ResultTable) -> str:
     The text begins `printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s`.
     The time is the sum over the cells, although some cells may have run at the same time.
     """
-    measured = {g.cells[seed].signature for g in table.groups for seed in g.by_seed}
-    cells = [cell for cell in table.cells if cell.signature in measured]
+    cells = {cell.signature: cell for g in table.groups for cell in g.measured}.values()
     days = _describe_span({str(cell.provenance.get("started", "?"))[:10] for cell in cells})
     epochs = _describe_span({len(cell.rows) for cell in cells})
     noun = "epoch" if epochs == "1" else "epochs"
@@ -229,39 +233,33 @@ def _describe_code(provenance: Mapping[str, Any]) -> str:
     return f"{commit} with uncommitted changes" if code.get("dirty") else commit
 
 
-def _read_changed(content: Content, iterations: int) -> float | None:
-    """Return the share of images whose predicted classes change with another iteration count.
+def collect_measures(contents: Sequence[Content]) -> dict[str, list[Sequence[float]]]:
+    """Collect the routing measures of several cells: for each layer, a list for each of COLUMNS.
 
-    The classes with `iterations` routing iterations are compared with the classes with the number
-    of iterations in training. The result is None if the cell was not tested with `iterations`.
+    Each list has one value for each cell that has this measure. If no cell was measured, there is
+    one layer with the name MISSING and empty lists.
     """
-    answers = [a for a in content["iterations"] or () if a["iterations"] == iterations]
-    return answers[0]["changed"] if answers else None
-
-
-# Columns of the table of routing: first the numbers of a layer, then those of the whole network.
-# Each function takes the content of routing.json and the name of a layer.
-COLUMNS: Mapping[str, Callable[[Content, str], float | None]] = {
-    **{name: lambda c, layer, name=name: c["layers"][layer][name] for name in MEASURES},
-    "error": lambda content, _: content["error"],
-    "frozen": lambda content, _: content["frozen_error"],
-    f"changed at T'={FEWEST}": lambda content, _: _read_changed(content, FEWEST),
-    f"changed at T'={MOST}": lambda content, _: _read_changed(content, MOST),
-}
-
-
-def collect_measures(contents: Sequence[Content]) -> dict[str, dict[str, list[float]]]:
-    """Collect the routing measures of several cells, by layer and then by key of COLUMNS.
-
-    Each list has one value for each cell that has this measure.
-    """
+    if not contents:
+        return {MISSING: [()] * len(COLUMNS)}
     return {
-        layer: {
-            column: [value for c in contents if (value := read(c, layer)) is not None]
-            for column, read in COLUMNS.items()
-        }
-        for layer in (contents[0]["layers"] if contents else ())
+        layer: [
+            [value for value in column if value is not None]
+            for column in zip(*(_read_measures(each, layer) for each in contents), strict=True)
+        ]
+        for layer in contents[0]["layers"]
     }
+
+
+def _read_measures(content: Content, layer: str) -> list[float | None]:
+    """Return the values of COLUMNS for a layer of a cell; None for a value that was not measured.
+
+    The classes that other numbers of iterations predict are compared with those of the number in
+    training.
+    """
+    measured = content["layers"][layer]
+    changed = {each["iterations"]: each["changed"] for each in content["iterations"] or ()}
+    of_network = [content["error"], content["frozen_error"], changed.get(FEWEST), changed.get(MOST)]
+    return [*(measured[name] for name in MEASURES), *of_network]
 
 
 def format_percent(values: Sequence[float]) -> str:
@@ -269,11 +267,8 @@ def format_percent(values: Sequence[float]) -> str:
 
     There is one fraction for each seed. If there are no values, the text is `–`.
     """
-    if not values:
-        return MISSING
-    summary = summarise_values(values)
-    spread = "" if summary.std is None else f" ± {100 * summary.std:.2f}"
-    return f"{100 * summary.mean:.2f}{spread} %"
+    percent = metric_format.measure_of("error")
+    return format_spread(summarise_values(values), percent) if values else MISSING
 
 
 def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
@@ -289,34 +284,24 @@ def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
     Raises:
         DamageError: If a file of a cell is damaged.
     """
-    keys = (*table.sweep.rows, *table.sweep.columns)
-    shown = range(len(keys))
-    cells = _group_cells(table, shown)
-    measured = {place: _read_contents(each, ledger) for place, each in cells.items()}
-    is_measured = any(measured.values())
-    if not is_measured:
-        shown = [number for number in shown if not keys[number].startswith("optim")]
-        cells = _group_cells(table, shown)
-    header = [*(keys[number] for number in shown), "parameters", "images/s"]
-    lines = []
-    for place, each in cells.items():
-        start = [*map(format_value, place), *_describe_sizes(each)]
-        rows = _list_measures(measured[place]) if is_measured else ([],)
-        lines += [[*start, *measures] for measures in rows]
-    header += ["layer", "measured", *COLUMNS] if is_measured else []
-    return [grid.pipe_table(header, lines), SIZES_NOTE, *(ROUTING_NOTES if is_measured else ())]
-
-
-def _group_cells(
-    table: ResultTable, shown: Sequence[int]
-) -> dict[tuple[Any, ...], list[TableCell]]:
-    """Group cells by the coordinates at the indices `shown`; leave out cells without the metric."""
+    keys = [*table.sweep.rows, *table.sweep.columns]
+    groups = [group for group in table.groups if group.by_seed]
+    contents = [_read_contents(group.measured, ledger) for group in groups]
+    if any(contents):
+        lines = [
+            [*map(format_value, group.coordinates), *_describe_sizes(group.measured), *measures]
+            for group, of_group in zip(groups, contents, strict=True)
+            for measures in _list_measures(of_group)
+        ]
+        header = [*keys, *SIZES, "layer", "measured", *COLUMNS]
+        return [grid.pipe_table(header, lines), SIZES_NOTE, *ROUTING_NOTES]
+    shown = [number for number, key in enumerate(keys) if not key.startswith("optim")]
     cells: dict[tuple[Any, ...], list[TableCell]] = {}
-    for group in table.groups:
-        if group.by_seed:
-            place = tuple(group.coordinates[number] for number in shown)
-            cells.setdefault(place, []).extend(group.cells[seed] for seed in group.by_seed)
-    return cells
+    for group in groups:
+        place = tuple(group.coordinates[number] for number in shown)
+        cells.setdefault(place, []).extend(group.measured)
+    lines = [[*map(format_value, place), *_describe_sizes(each)] for place, each in cells.items()]
+    return [grid.pipe_table([*(keys[n] for n in shown), *SIZES], lines), SIZES_NOTE]
 
 
 def _describe_sizes(cells: Sequence[TableCell]) -> list[str]:
@@ -341,11 +326,6 @@ def _read_contents(cells: Sequence[TableCell], ledger: Ledger) -> list[Content]:
 
 
 def _list_measures(contents: Sequence[Content]) -> Iterator[list[str]]:
-    """Yield, for each routed layer, the last fields of a row: layer, number of cells, measures.
-
-    If no cell was measured, one row with the sign MISSING is yielded.
-    """
-    by_layer = collect_measures(contents) or {MISSING: {}}
-    for layer, values in by_layer.items():
-        measures = (format_percent(values.get(column, ())) for column in COLUMNS)
-        yield [layer, f"({len(contents)})", *measures]
+    """Yield, for each routed layer, the last fields of a row: layer, number of cells, measures."""
+    for layer, columns in collect_measures(contents).items():
+        yield [layer, f"({len(contents)})", *map(format_percent, columns)]

@@ -49,7 +49,7 @@ def render_markdown(table: ResultTable, formatted: FormattedTable | None = None)
     sweep = table.sweep
     parts = list_paragraphs(formatted or format_table(table))
     parts += [f"`{sweep.command}` prints this."] if sweep.command else []
-    return "\n\n".join([f"# {sweep.name}", sweep.question, *parts]) + "\n"
+    return grid.write_markdown(sweep.name, [sweep.question, *parts])
 
 
 def list_paragraphs(formatted: FormattedTable) -> list[str]:
@@ -135,11 +135,10 @@ def table_records(table: ResultTable) -> list[Record]:
 
 def _group_record(group: CellGroup, published: Sequence[PublishedNumber]) -> Record:
     summary, difference = group.full_summary, group.difference
-    point = next(iter(group.cells.values())).point
     low, high = (summary and summary.interval) or (None, None)
     difference_low, difference_high = (difference and difference.interval) or (None, None)
     return {
-        **{key: point.coordinate(key) for key in TRAINED},
+        **{key: group.point.coordinate(key) for key in TRAINED},
         "seeds": sorted(group.cells),
         "n": len(group.by_seed),
         "wanted": len(group.cells),

@@ -34,7 +34,7 @@ class CellGroup:
         row: The index of the row in `ResultTable.rows`.
         column: The index of the column in `ResultTable.columns`.
         name: The coordinates of the row as text.
-        cells: The cells by seed.
+        cells: The cells by seed; empty if the row has no cells in the column.
         metric: The name of the metric that the table shows.
         difference: The difference to the field of the baseline in the same column, over common
             seeds. None for the baseline itself, or if there is no such field or no common seed.
@@ -54,9 +54,9 @@ class CellGroup:
     is_best: bool = False
 
     @property
-    def arm(self) -> str:
-        """The arm of the sweep from which the cells are."""
-        return next(iter(self.cells.values())).point.arm
+    def point(self) -> Point:
+        """The place of the first cell in the sweep."""
+        return next(iter(self.cells.values())).point
 
     @property
     def finished(self) -> dict[int, TableCell]:
@@ -72,6 +72,11 @@ class CellGroup:
         }
 
     @property
+    def measured(self) -> list[TableCell]:
+        """The cells that have the metric."""
+        return [self.cells[seed] for seed in self.by_seed]
+
+    @property
     def unmeasured(self) -> bool:
         """Whether the field has finished cells, but none of them has the metric."""
         return bool(self.finished) and not self.by_seed
@@ -85,7 +90,7 @@ class CellGroup:
     @property
     def stale(self) -> int:
         """The number of cells that have the metric but were not made by the current code."""
-        return sum(self.cells[seed].entry.status == "stale" for seed in self.by_seed)
+        return sum(cell.entry.status == "stale" for cell in self.measured)
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -108,7 +113,7 @@ class TableRow:
     """One row of a table."""
 
     coordinates: tuple[Any, ...]  # values of the sweep's row keys
-    values: tuple[CellGroup | None, ...]  # a field for each column; None for a field without cells
+    values: tuple[CellGroup, ...]  # a field for each column
     published: tuple[PublishedNumber, ...]  # published numbers that fit the row
 
 
@@ -134,7 +139,7 @@ class ResultTable:
     @property
     def groups(self) -> list[CellGroup]:
         """The fields that have cells, row by row."""
-        return [group for row in self.rows for group in row.values if group is not None]
+        return [group for row in self.rows for group in row.values if group.cells]
 
     @property
     def cells(self) -> list[TableCell]:
@@ -150,6 +155,12 @@ class ResultTable:
     def name_column(self, column: int) -> str:
         """Return the name of a column for the header: its coordinates, separated by commas."""
         return ", ".join(map(format_value, self.columns[column]))
+
+    @property
+    def titles(self) -> list[str]:
+        """The names of the columns, or one empty text if the table has only one column."""
+        names = [self.name_column(column) for column in range(len(self.columns))]
+        return names if len(names) > 1 else [""] * len(names)
 
     @property
     def has_published(self) -> bool:
@@ -184,21 +195,17 @@ def build_table(sweep: Sweep, points: Sequence[Point], ledger: Ledger) -> Result
     columns = tuple(dict.fromkeys(column for row in fields.values() for column in row))
     groups = [
         [
-            CellGroup((*row, *column), i, j, describe_row(row), by_column[column], sweep.metric)
-            if column in by_column
-            else None
+            CellGroup((*row, *column), i, j, describe_row(row), cells.get(column, {}), sweep.metric)
             for j, column in enumerate(columns)
         ]
-        for i, (row, by_column) in enumerate(fields.items())
+        for i, (row, cells) in enumerate(fields.items())
     ]
     first = next((p for p in points if p.arm == sweep.baseline), None)
     baseline = first and list(fields).index(tuple(map(first.coordinate, sweep.rows)))
     compared = (_compare_column(each, baseline) for each in zip(*groups, strict=True))
     rows = tuple(
         TableRow(
-            row,
-            tuple(values),
-            find_published(sweep, [next(iter(g.cells.values())).point for g in values if g]),
+            row, values, find_published(sweep, [group.point for group in values if group.cells])
         )
         for row, values in zip(fields, zip(*compared, strict=True), strict=True)
     )
@@ -224,37 +231,33 @@ def _list_footnotes(table: ResultTable) -> dict[str, str]:
     return notes | list_differences(fields) | compare_data(finished)
 
 
-def _compare_column(
-    groups: Sequence[CellGroup | None], baseline: int | None
-) -> list[CellGroup | None]:
+def _compare_column(groups: Sequence[CellGroup], baseline: int | None) -> list[CellGroup]:
     """Compare the fields of a column with the baseline's field, and mark the best mean.
 
     Args:
-        groups: The fields of the column, row by row; None if a row has no cells in this column.
+        groups: The fields of the column, row by row.
         baseline: The index of the baseline's row; None if the baseline is absent.
 
     Returns:
         The same fields with `difference`, `p` (adjusted over the rows by Holm's method) and
         `is_best`.
     """
-    present = [group for group in groups if group is not None]
-    measure = metric_format.measure_of(present[0].metric)
+    measure = metric_format.measure_of(groups[0].metric)
     base = None if baseline is None else groups[baseline]
     most = measure.high - measure.low
     differences = {
         group.row: difference
-        for group in present
+        for group in groups
         if base is not None and group is not base
         if (difference := paired_difference(group.by_seed, base.by_seed, most)) is not None
     }
     adjusted = adjust_holm([difference.t_test for difference in differences.values()])
     p_values = dict(zip(differences, adjusted, strict=True))
-    means = {group.row: group.full_summary.mean for group in present if group.full_summary}
+    means = {group.row: group.full_summary.mean for group in groups if group.full_summary}
     choose = max if measure.higher_is_better else min
     best = choose(means.values()) if len({*means.values()}) > 1 else None
     return [
-        group
-        and replace(
+        replace(
             group,
             difference=differences.get(group.row),
             p=p_values.get(group.row),

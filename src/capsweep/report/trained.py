@@ -8,7 +8,7 @@ trained for more epochs than its row, because the number is then not comparable 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 from capsweep.config import compose
@@ -92,22 +92,21 @@ def _list_differences(
     its value at some place differs from the value that the chosen options give, or if it is in
     `always`. The text is None for a place that does not have the key.
     """
-    values: dict[str, dict[Place, str | None]] = {key: {} for key in OPTIONS}
-    others: set[str] = set()
+    texts: dict[Place, dict[str, str]] = {}
+    unusual = {*OPTIONS}
     for place, points in places.items():
         first = points[0]
         recipe, by_options = compose.read_options(first.cell.overrides)
-        options = {key: first.coordinate(key) for key in OPTIONS} | {"recipe": recipe}
         leaves = flatten(with_current_targets(first.cell.science))
-        others |= {key for key, value in leaves.items() if by_options.get(key) != value}
-        leaves[ACCURACY] = _join_accuracies(points)
-        for key, value in (leaves | options).items():
-            is_absent = value is None and key in (*OPTIONS, ACCURACY)
-            values.setdefault(key, {})[place] = None if is_absent else _format_exactly(value)
-    for key, known in values.items():
-        by_place = {place: known.get(place) for place in places}
+        unusual |= {key for key, value in leaves.items() if by_options.get(key) != value}
+        options = {key: first.coordinate(key) for key in OPTIONS}
+        options |= {"recipe": recipe, ACCURACY: _join_accuracies(points)}
+        present = {k: v for k, v in (leaves | options).items() if v is not None or k not in options}
+        texts[place] = {key: _format_exactly(value) for key, value in present.items()}
+    for key in dict.fromkeys((*OPTIONS, *chain.from_iterable(texts.values()))):
+        by_place = {place: known.get(key) for place, known in texts.items()}
         differs = len(set(by_place.values())) > 1
-        if (key in {*OPTIONS, *others} and differs) or (key in always and any(by_place.values())):
+        if (key in unusual and differs) or (key in always and any(by_place.values())):
             yield key, by_place
 
 

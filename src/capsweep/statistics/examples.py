@@ -79,14 +79,10 @@ def count_classes(scores_MN: np.ndarray, labels: np.ndarray) -> dict[str, list[i
         ("predicted").
     """
     labels_ML, size = labels.reshape(len(labels), -1), scores_MN.shape[1]
-    missed, predicted = (
-        find_missed(scores_MN, labels),
-        predict_classes(scores_MN, labels_ML.shape[1]),
-    )
-    named = {"examples": labels_ML, "missed": labels_ML[missed], "predicted": predicted}
-    return {
-        name: np.bincount(each.ravel(), minlength=size).tolist() for name, each in named.items()
-    }
+    missed_ML = find_missed(scores_MN, labels)
+    predicted_ML = predict_classes(scores_MN, labels_ML.shape[1])
+    found = {"examples": labels_ML, "missed": labels_ML[missed_ML], "predicted": predicted_ML}
+    return {key: np.bincount(each.ravel(), minlength=size).tolist() for key, each in found.items()}
 
 
 def count_confusions(scores_MN: np.ndarray, labels_M: np.ndarray) -> np.ndarray:
@@ -136,7 +132,7 @@ def find_worst(
     wrong_M = find_missed(scores_MN, labels).any(axis=1) & np.isfinite(scores_MN).all(axis=1)
     highest_absent_M = np.where(shown_MN, -np.inf, scores_MN).max(axis=1)
     lowest_shown_M = np.where(shown_MN, scores_MN, np.inf).min(axis=1)
-    (wrong_K,) = np.nonzero(wrong_M)
-    margins_K = (highest_absent_M - lowest_shown_M)[wrong_K]
-    order_K = np.argsort(-margins_K, kind="stable")[:count]
-    return wrong_K[order_K], margins_K[order_K]
+    margins_M = highest_absent_M - lowest_shown_M
+    wrong_K = np.flatnonzero(wrong_M)
+    worst_K = wrong_K[np.argsort(-margins_M[wrong_K], kind="stable")[:count]]
+    return worst_K, margins_M[worst_K]

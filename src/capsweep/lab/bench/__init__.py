@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -23,8 +23,6 @@ from capsweep.training import provenance
 
 THREADS = 2  # the bars on a CPU are for two cores
 LONGEST = 120  # an exception's message is cut to this number of characters
-# Columns of the printed tables that are left out on a page.
-DETAILS = {"over bmm", "images/s", "peak MB", "extra MB", "error", "memory / before"}
 Row = Mapping[str, Any]  # values by column
 Bar = tuple[str, str, str, float]  # case, candidate, column, and the smallest allowed value
 
@@ -119,8 +117,8 @@ class BenchReport:
     ) -> None:
         """Add a `Measurement` of the worst number in a column, unless the column has no numbers.
 
-        The name of the measurement has the name of the column, and the values that identify the row
-        of the worst number: all values of this row before its first float.
+        The name of the measurement has the name of the column, and the case and the candidate of
+        the row with the worst number.
 
         Args:
             column: Name of the column in the rows.
@@ -129,30 +127,12 @@ class BenchReport:
             at_least: True: `bar` is a lower limit, and the smallest number is the worst. False:
                 `bar` is an upper limit, and the largest number is the worst.
         """
-        having = [row for row in self.rows if row.get(column) is not None]
-        for row in sorted(having, key=lambda row: row[column], reverse=not at_least)[:1]:
-            names = takewhile(lambda value: not isinstance(value, float), row.values())
-            what = f"{column}, worst case: {', '.join(map(str, names))}"
-            self.numbers.append(Measurement(what, row[column], unit, bar, at_least))
-
-    def format_page(self) -> str:
-        """Return the report as a list in Markdown, for a page.
-
-        The list has an item for each measurement with a bar. For each table that has several rows
-        but only one case, the list also has an item for each column of floats. This item has the
-        numbers of all rows. Columns of DETAILS are left out, and so are columns with the same value
-        in all rows.
-        """
-        lines = [one.as_line() for one in self.numbers if one.bar is not None]
-        for table in (list(neighbours) for _, neighbours in groupby(self.rows, key=list)):
-            values = {name: {row[name] for row in table} for name in table[0]}
-            shown = [n for n in values if n not in DETAILS and len(values[n]) > 1]
-            if len(table) > 1 and len(values.get("case", ())) == 1:
-                names = [n for n in shown if not isinstance(table[0][n], float)]
-                for column in (n for n in shown if n not in names):
-                    cells = [" ".join(_format(row[n]) for n in (*names, column)) for row in table]
-                    lines.append(f"- {column}: {', '.join(cells)}")
-        return "\n".join(lines)
+        rows = [row for row in self.rows if row.get(column) is not None]
+        if rows:
+            worst = (min if at_least else max)(rows, key=lambda row: row[column])
+            names = ", ".join(worst[name] for name in ("case", "candidate") if name in worst)
+            what = f"{column}, worst case: {names}"
+            self.numbers.append(Measurement(what, worst[column], unit, bar, at_least))
 
     def make_tables(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
         """Return the header and the rows of each table; the table of bars is the first."""

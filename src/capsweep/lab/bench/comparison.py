@@ -30,6 +30,7 @@ BEFORE, MEMORY = "before", "memory / before"
 # The column `over NAME` has (time of the baseline NAME) / (time of the candidate).
 BASELINES = ("textbook", "bmm", "fast", BEFORE, "direct", "dynamic")
 PAUSE = 0.03  # seconds before a timed call; OpenMP's threads stay busy for 10 ms after their work
+LEAST = 5  # rounds
 GPU_REPEATS = 10  # calls that are timed together, because a single call is too short
 
 
@@ -131,9 +132,9 @@ def find_largest_error(expected: Results, results: Results) -> tuple[str, float]
         KeyError: A tensor is missing in the results.
         ValueError: A tensor has another shape than expected.
     """
-    errors = {name: _find_error(tensor, results[name]) for name, tensor in expected.items()}
-    largest = max(errors, key=lambda name: errors[name])
-    return largest, errors[largest]
+    errors = [(_find_error(tensor, results[name]), name) for name, tensor in expected.items()]
+    error, name = max(errors)
+    return name, error
 
 
 def _find_error(expected: Any, actual: Any) -> float:
@@ -149,24 +150,22 @@ def _find_error(expected: Any, actual: Any) -> float:
     return difference / (wanted.abs().max().item() or 1.0)
 
 
-def time_in_turns(
-    candidates: Mapping[str, Callable[[], float]], budget: float, least: int = 5
-) -> Seconds:
+def time_in_turns(candidates: Mapping[str, Callable[[], float]], budget: float) -> Seconds:
     """Time candidates in turns: each round calls every candidate once.
 
     Args:
         candidates: Functions by name; each returns the seconds that it measured.
         budget: Minimum duration of all rounds together, in seconds.
-        least: Minimum number of rounds.
 
     Returns:
-        The seconds of each candidate, round by round. An extra first round is not counted.
+        The seconds of each candidate, round by round; at least LEAST rounds. An extra first round
+        is not counted.
     """
     for call in candidates.values():
         call()
     seconds: Seconds = {name: [] for name in candidates}
     started, rounds = time.perf_counter(), 0
-    while candidates and (rounds < least or time.perf_counter() - started < budget):
+    while candidates and (rounds < LEAST or time.perf_counter() - started < budget):
         for name, call in candidates.items():
             seconds[name].append(call())
         rounds += 1

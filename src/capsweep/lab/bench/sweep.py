@@ -1,9 +1,6 @@
-"""How long users wait: for commands without training, for the first cell, and for overhead.
+"""How long users wait for a plan, and what a cell of a sweep costs besides its training.
 
-Each command runs as a user types it, in its own process. Commands without training are timed in
-turns with `python -c "import torch"`, because some bars are multiples of the time of this import.
-The time of a command is the time of its fastest round, because other programs on the machine can
-only make a command slower. An extra first round fills the user's cache, and is not counted.
+Each command runs as a user types it, in its own process.
 
 The overhead of a cell is (t - c / n) / k. Here t is the wall time of a sweep of k cells on n slots,
 and c is the total time that the cells spent inside epochs. So the overhead contains the start of
@@ -16,22 +13,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 
 from capsweep.lab.bench import BenchReport, Measurement, time_call
-from capsweep.lab.bench.comparison import time_in_turns
 
-UNIT, TRAIN = "import torch", "import capsweep.training.fit"
 SHORT = "epochs=1 limit_batches=1 logger=csv"  # hardly any training
-HELPED = [f"{name} --help" for name in ("sweep", "plan", "report", "train", "eval", "ledger")]
-COMMANDS = {  # by command: unit and bar; s: seconds, x: multiples of the time of `import torch`
-    "plan ablation": ("x", 1.6),
-    f"sweep ablation {SHORT}": ("x", 2.0),
-    f"report ablation {SHORT}": ("x", 1.0),
-    "ledger ls": ("s", 0.5),
-}
 OVERHEAD = """
 question: What does a cell cost?
 base: [dataset=digits, batch_size=8, trainer.accelerator=cpu]
@@ -40,38 +27,6 @@ baseline: cnn
 arms: {cnn: {fixed: [model=cnn_small]}}
 table: {rows: [arm], columns: [dataset], metric: test/error}
 """
-
-
-def measure_start(is_quick: bool = False) -> BenchReport:
-    """Measure how long commands without training take, and how soon a sweep's first cell trains."""
-    with tempfile.TemporaryDirectory() as folder:
-        first = min(_time_first_cell(Path(folder, name)) for name in ("cold", "warm"))
-        calls = {code: partial(_run_python, "-c", code) for code in (UNIT, TRAIN)}
-        for typed in (*COMMANDS, *HELPED):
-            calls[typed] = partial(_run_capsweep, typed, Path(folder, "warm"))
-        timed = {name: partial(time_call, call) for name, call in calls.items()}
-        seconds = time_in_turns(timed, 0.0, 1 if is_quick else 5)
-    fastest = {name: min(each) for name, each in seconds.items()}
-    units = {"s": 1.0, "x": fastest[UNIT]}
-    bars = [
-        Measurement(typed, fastest[typed] / units[unit], unit, bar)
-        for typed, (unit, bar) in COMMANDS.items()
-    ]
-    what = f"--help, the slowest of {len(HELPED)} commands"
-    bars.append(Measurement(what, max(fastest[typed] for typed in HELPED), "s", 0.5))
-    imports = [Measurement(name, fastest[name], "s") for name in (UNIT, TRAIN)]
-    what = "sweep ablation: its first cell trains after"
-    return BenchReport([*imports, *bars, Measurement(what, first, "s", 9)])
-
-
-def _time_first_cell(storage: Path) -> float:
-    """Return the seconds from the start of a sweep to its first training step."""
-    started = time.time()
-    _run_capsweep(f"sweep ablation {SHORT}", storage)
-    rows = {
-        path: json.loads(path.read_bytes()) for path in storage.glob("ledger/*/*/metrics.jsonl")
-    }
-    return min(path.stat().st_mtime - row["seconds"] for path, row in rows.items()) - started
 
 
 def measure_sweep(is_quick: bool = False) -> BenchReport:
@@ -103,13 +58,10 @@ def _measure_overhead(cells: int, executor: str) -> float:
 
 
 def _run_capsweep(typed: str, storage: Path) -> None:
-    _run_python("-m", "capsweep", *typed.split(), f"STORAGE={storage}")
-
-
-def _run_python(*words: str) -> None:
-    """Run `python WORDS` and drop its standard output.
+    """Run `capsweep TYPED` and drop its standard output.
 
     Raises:
         CalledProcessError: The command fails.
     """
-    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+    words = [sys.executable, "-m", "capsweep", *typed.split(), f"STORAGE={storage}"]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)

@@ -9,12 +9,8 @@ from capsweep.errors import UserError
 from capsweep.lab.commands import option
 
 ON_REQUEST = "parity"  # runs only if the user names it
-BENCHES = {  # the module of each benchmark, by name
-    "start": "sweep",
-    "shards": "data",
-    ON_REQUEST: "training",
-    **{name: name for name in ("sweep", "routing", "step", "data")},
-}
+# The module of each benchmark, by name.
+BENCHES = {ON_REQUEST: "training", "sweep": "sweep", "routing": "routing", "step": "step"}
 OPTIONS = (
     option("names", f"some of {', '.join(BENCHES)}; default: all but {ON_REQUEST}", nargs="*"),
     option("--quick", "use tiny sizes, to test the benchmarks", action="store_true"),
@@ -53,7 +49,8 @@ def run_bench(parsed: argparse.Namespace) -> int:
         measure = pkgutil.resolve_name(f"capsweep.lab.bench.{BENCHES[name]}:measure_{name}")
         report: bench.BenchReport = measure(parsed.quick)
         if page is not None:
-            section = f"`bench {name}`, {line}.\n\n{report.format_page()}\n"
+            items = "\n".join(each.as_line() for each in report.numbers if each.bar is not None)
+            section = f"`bench {name}`, {line}.\n\n{items}\n"
             publish.renew_section(page, f"{name}{suffix}{where}", section)
         for header, rows in report.make_tables():
             terminal.print_table(console, grid.grid_terminal(name, header, rows))

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsweep.config.cell import name_classes
-from capsweep.data.arrays import MOST_CHANNELS
+from capsweep.data.arrays import read_images
 from capsweep.data.batches import Batch, Presenter
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import EVALUATION_BATCH, LabelledImages
@@ -190,15 +190,12 @@ def list_pictures(path: Path) -> list[Picture]:
 def _list_arrays(path: Path) -> list[Picture]:
     try:
         with path.open("rb") as file, open_npz(file) as archive:
-            images, labels = (
-                next((archive[name] for name in names if name in archive.files), None)
-                for names in (IMAGES, LABELS)
-            )
+            present = [name for name in IMAGES if name in archive.files]
+            images = read_images(archive, present[0]) if present else None
+            labels = next((archive[name] for name in LABELS if name in archive.files), None)
         if images is None or images.dtype != np.uint8:
             raise ValueError(f"it needs an array {' or '.join(IMAGES)} of uint8 intensities")
-        if images.ndim == 4 and images.shape[1] > MOST_CHANNELS:  # channels last
-            images = images.transpose(0, 3, 1, 2)
-        images_NCHW = torch.from_numpy(images[:, None] if images.ndim == 3 else images)
+        images_NCHW = torch.from_numpy(images)
         names = [None] * len(images) if labels is None else map(str, labels.flatten().tolist())
         return [
             Picture(f"{path.stem}[{place}]", name, partial(_read_array, image_CHW))

@@ -27,7 +27,7 @@ from capsweep.ledger.ledger import Predictions
 from capsweep.ledger.records import Couplings
 from capsweep.model.routing import Routed
 from capsweep.model.votes import LocalVotes
-from capsweep.report.grid import MISSING, describe_row
+from capsweep.report.grid import describe_row
 from capsweep.report.publish import COLUMNS, ROUTING, ROUTING_NOTES, collect_measures
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.examples import find_wrong, predict_classes
@@ -68,8 +68,7 @@ def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
             continue
         contents = [content for contents in of_cells for content in contents]
         measured += contents
-        for layer, values in (collect_measures(contents) or {MISSING: {}}).items():
-            columns = [values.get(column, ()) for column in COLUMNS]
+        for layer, columns in collect_measures(contents).items():
             lines.append((group, [layer, *sweep_cells.describe_seeds(group, contents, columns)]))
     if not measured:
         raise NotApplicableError(f"{cells.table.sweep.name}: none of its cells routes")

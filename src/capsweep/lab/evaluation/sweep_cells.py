@@ -160,9 +160,10 @@ class SweepCells:
         terminal.print_table(console, grid.grid_terminal(sweep.question, header, fields))
         for note in notes:
             terminal.print_paragraph(console, note)
-        lead = "\n\n".join([sweep.question, *(f"**{warning}**" for warning in warnings)])
+        lead = [sweep.question, *(f"**{warning}**" for warning in warnings)]
+        paragraphs = [*lead, grid.pipe_table(header, fields), *notes]
         path = self.places.storage / "reports" / sweep.report_name / f"{name}.md"
-        write_text(path, grid.grid_markdown(f"{sweep.name}: {title}", lead, header, fields, notes))
+        write_text(path, grid.write_markdown(f"{sweep.name}: {title}", paragraphs))
         console.out(f"report: {path}")
 
 

@@ -133,13 +133,12 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_curve(axes: Axes, number: int, curve: BandedCurve) -> None:
-    style, x = charts.choose_style(number), np.arange(1, len(curve.middle) + 1)
-    colour = style.colour
+    (colour, line, marker), x = charts.choose_style(number), np.arange(1, len(curve.middle) + 1)
     # If the curve has a single point, only the edge of the band is visible.
     band, edge = (colour, 0.18), (colour, 0.5)
     axes.fill_between(x, curve.low, curve.high, facecolor=band, edgecolor=edge, linewidth=1)
-    look: dict[str, Any] = {"color": colour, "marker": style.marker, "markersize": 4}
-    axes.plot(x, curve.middle, style.line, label=curve.label, **look)
+    look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4}
+    axes.plot(x, curve.middle, line, label=curve.label, **look)
     if curve.control is not None:
         axes.axhline(curve.control, color=colour, linestyle=(0, (1, 2)))
 

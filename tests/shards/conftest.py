@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 import shard_folders
+from shard_folders import Folder
 
 from capsweep.shards import manifest
-from capsweep.shards.manifest import Manifest
-
-Folder = tuple[Path, Manifest]
 
 
 @pytest.fixture(scope="session")

@@ -15,18 +15,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
-from shard_folders import run_make
+from shard_folders import Folder, run_make
 
 from capsweep import cli
 from capsweep.config import compose
 from capsweep.data.batches import Batch, EpochSampler, to_unit
 from capsweep.errors import DataError
 from capsweep.shards.batches import PassOrder, ShardLoader, StretchImages
-from capsweep.shards.manifest import Fields, Manifest
+from capsweep.shards.manifest import Fields
 from capsweep.shards.reader import StoredRanges
 from capsweep.training import build
 
-Folder = tuple[Path, Manifest]
 CPU = torch.device("cpu")
 SIZES = st.integers(1, 70)
 

@@ -48,8 +48,7 @@ def job() -> ShardJob:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Of shards, beside one for notes."""
-    for name in ("shards", "notes"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "notes").mkdir()
     return begin(tmp_path / "shards")
 
 
@@ -63,7 +62,7 @@ def run_tasks(cluster) -> TaskRunner:
 
 def begin(folder: Path) -> Path:
     """As the driver leaves a folder for its workers."""
-    (folder / STATE).mkdir()
+    (folder / STATE).mkdir(parents=True)
     (folder / STATE / WANTED).touch()
     return folder
 
@@ -117,7 +116,6 @@ def test_a_node_that_does_not_see_the_folder_is_a_fault_of_the_folder(
 ) -> None:
     """A path that is another folder on each node, as a disk of its own would be."""
     (cluster.folder / "shards").mkdir()
-    (tmp_path / "shards").mkdir()
     begin(tmp_path / "shards")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OSError, match="this node does not see the driver's folder"):

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 from s3_server import S3Server
+from shard_folders import Folder
 
 from capsweep.data.images import Reader, Splits
 from capsweep.errors import DataError
@@ -26,7 +27,6 @@ from capsweep.shards.verify import ShardVerifier
 from capsweep.storage import official_files
 from capsweep.storage.files import user_cache_folder
 
-Folder = tuple[Path, Manifest]
 NAME = "train-00000.h5"
 COUNT = 2874
 

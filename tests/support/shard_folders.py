@@ -28,6 +28,8 @@ from capsweep.shards.manifest import Manifest
 from capsweep.storage.files import hash_file
 from data_prep.multimnist import MultiMnist
 
+Folder = tuple[Path, Manifest]
+
 # 57,480 examples in forty shards and 14,400 in eleven, of the embedded digits: after the first ones
 # there is time to see that they are there.
 LARGER = ["dataset.source=digits", "PAIRS=40", "SHARDS=40", "EXECUTOR=local"]

@@ -53,10 +53,7 @@ class Imported:
 
 
 def import_data(
-    source: Path,
-    target: Path,
-    parts: Mapping[str, Part],
-    size: Size | None = None,
+    source: Path, target: Path, parts: Mapping[str, Part], size: Size | None = None
 ) -> Imported:
     """Read and check images and labels, and write them to an .npz file.
 

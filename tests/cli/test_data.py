@@ -8,7 +8,6 @@ import shard_folders
 
 from capsweep import cli
 from capsweep.shards import manifest
-from capsweep.shards.manifest import INDEX
 
 Capture = pytest.CaptureFixture[str]
 NAME = "train-00001.h5"
@@ -57,8 +56,3 @@ def test_faults_are_lines_and_status_1(whole: Path, tmp_path: Path, capsys: Capt
     *_, fault, verdict = capsys.readouterr().out.splitlines()
     assert fault.startswith(f"{folder / NAME}: No such file or directory; run the same `make sh")
     assert verdict == f"{folder}: 1 fault (multimnist, 4 shards, all read)"
-
-
-def test_a_folder_without_a_manifest_is_bad_input(tmp_path: Path, capsys: Capture) -> None:
-    assert run_data("verify", tmp_path) == 2
-    assert f"error: {tmp_path / INDEX}: no such file" in capsys.readouterr().err

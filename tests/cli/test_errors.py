@@ -58,6 +58,7 @@ def test_another_system_is_refused(
         ("train model._target_=torch.nn.ReLU", "ReLU.__init__() got an unexpected"),
         ("eval attack ablation --steps 0", "must be a whole number >= 1, got 0"),
         ("eval attack ablation --eps 0", "must be above 0, such as 0.1,0.2, got 0"),
+        ("data verify .", "error: index.json: no such file"),
         ("data make smallnorb", "official files, which need no shards"),
         ("data make PAIRS=few", "PAIRS=few: must be a whole number >= 1"),
         ("data make affnist_like DATASET=multimnist", "data make takes one name"),

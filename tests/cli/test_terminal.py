@@ -13,14 +13,12 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+import reported_cells
 
 from capsweep import cli
 from capsweep.cli import program
-from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import folder_of
 from capsweep.report import grid
 from capsweep.runtime import terminal
-from capsweep.storage.files import write_json
 from capsweep.sweep import expand, spec
 
 ESCAPE = "\x1b["
@@ -55,9 +53,7 @@ def _read(terminal: int) -> bytes:
 @pytest.fixture
 def begun(storage: Path) -> Path:
     """A storage in which one cell of the ablation is finished."""
-    first = expand.expand_sweep(spec.load("ablation"))[0].cell.signature
-    result = stored_files.with_digests({"metrics": {"test/error": 0.01}}, {})
-    write_json(storage / "ledger" / folder_of(first) / "result.json", result)
+    reported_cells.finish(storage / "ledger", expand.expand_sweep(spec.load("ablation"))[0], 0.01)
     return storage
 
 

@@ -23,7 +23,7 @@ from capsweep.sweep.expand import Point
 
 TYPED = (
     "SEEDS=2 STORAGE=results batch_size=8,16 ROUTING=1,3 RETRY=failed "
-    "'EXCLUDE=batch_size=8 epochs=5' RAY_ADDRESS=127.0.0.1:6379 cluster.grows_to.cpu=4"
+    "'EXCLUDE=arm=cnn batch_size=8' RAY_ADDRESS=127.0.0.1:6379 cluster.grows_to.cpu=4"
 )
 
 

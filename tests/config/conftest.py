@@ -5,15 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from caches import forget
 
 from capsweep.config import compose, overrides, package_files
-
-
-def _forget_conf() -> None:
-    for module in (compose, overrides):
-        for cached in vars(module).values():
-            if hasattr(cached, "cache_clear"):
-                cached.cache_clear()
 
 
 @pytest.fixture
@@ -27,9 +21,9 @@ def conf_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
         monkeypatch.setattr(
             package_files, "find_folder", lambda name: copy if name == "conf" else find_folder(name)
         )
-        _forget_conf()
+        forget(compose, overrides)
         return copy
 
     yield copied
     monkeypatch.undo()
-    _forget_conf()
+    forget(compose, overrides)

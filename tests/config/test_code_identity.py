@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from caches import forget
 
 from capsweep.config import code_identity, compose, package_files
 
@@ -15,13 +16,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shutil.copytree(
         package_files.PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True
     )
-
-
-def forget() -> None:
-    """As if this process had just begun."""
-    for cached in vars(code_identity).values():
-        if hasattr(cached, "cache_clear"):
-            cached.cache_clear()
 
 
 @pytest.fixture
@@ -37,14 +31,14 @@ def package(copy: Path, monkeypatch: pytest.MonkeyPatch):
             assert old in before
             edited.setdefault(path, before)
             path.write_text(before.replace(old, new, 1))
-        forget()
+        forget(code_identity)
         return code_identity.hash_numerics(compose.cell(list(overrides)).config)
 
     yield identity
     for path, before in edited.items():
         path.write_text(before)
     monkeypatch.undo()
-    forget()
+    forget(code_identity)
 
 
 @pytest.mark.parametrize(

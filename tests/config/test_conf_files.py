@@ -14,7 +14,6 @@ from capsweep.errors import ConfigError
 CONF = package_files.find_folder("conf")
 GROUPS = overrides.list_groups()
 OPTIONS = sorted((g, option) for g in GROUPS for option in overrides.list_options(g))
-PRESETS = ("recipe", "experiment", "debug")
 
 
 def content(path: Path) -> dict[str, Any]:
@@ -27,11 +26,6 @@ def file_of(group: str, option: str) -> Path:
     return CONF / overrides.with_slashes(group) / f"{option}.yaml"
 
 
-def chosen(group: str, option: str) -> list[str]:
-    """An option, and of a group within a group a file of the outer one that brings it in."""
-    return [*(["dataset=multimnist"] if group == "dataset.source" else []), f"{group}={option}"]
-
-
 def test_every_file_is_an_option_of_one_group() -> None:
     assert len(OPTIONS) >= 10
     assert ("dataset", "digits") in OPTIONS
@@ -41,7 +35,8 @@ def test_every_file_is_an_option_of_one_group() -> None:
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=["=".join(each) for each in OPTIONS])
 def test_every_option_of_every_group_composes_alone_under_its_name(group: str, option: str) -> None:
-    cell = compose.cell(chosen(group, option))
+    outer = ["dataset=multimnist"] if group == "dataset.source" else []  # which brings it in
+    cell = compose.cell([*outer, f"{group}={option}"])
     assert len(cell.signature) == 16
     if "name" in content(file_of(group, option)):
         assert get(cell.config, f"{group}.name") == option
@@ -50,7 +45,7 @@ def test_every_option_of_every_group_composes_alone_under_its_name(group: str, o
 def test_every_root_key_is_science_or_logistics_and_not_both() -> None:
     root = content(CONF / "train.yaml")
     named = [group for entry in root["defaults"] if isinstance(entry, dict) for group in entry]
-    sections = {group for group in named if not group.startswith("override ")} - {*PRESETS}
+    sections = {group for group in named if not group.startswith("override ")} - {*compose.PRESETS}
     keys = sections | (set(root) - {"defaults", "hydra"})
     assert len(keys) > 10
     assert keys == {*SCIENCE, *LOGISTICS}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from caches import forget
 
 from capsweep.config import compose
 from capsweep.storage.checked import KEPT_SECONDS, compute_once
@@ -18,15 +19,9 @@ from capsweep.training.size import measure_size
 def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of a cache that is empty; this process remembers nothing either."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    forget()
+    forget(compose)
     yield tmp_path / "empty" / "capsweep" / "computed"
-    forget()
-
-
-def forget() -> None:
-    """As if this process had just begun."""
-    compose._compose_groups.cache_clear()
-    compose.hash_composer.cache_clear()
+    forget(compose)
 
 
 @pytest.fixture
@@ -64,7 +59,7 @@ def test_values_of_a_month_ago_go(compute: Callable[[], int], computed: Path) ->
 
 def test_a_composition_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for storage in ("one", "other"):
-        forget()
+        forget(compose)
         monkeypatch.setenv("STORAGE", storage)
         assert Path(compose.cell([]).config["places"]["storage"]).name == storage
 

@@ -56,7 +56,5 @@ def test_a_preset_sets_no_key_that_another_routing_does_not_have(
     assert "num_iters" in compose.cell(preset).config["routing"]
     routing = compose.cell([*preset, "routing=new"]).config["routing"]
     assert routing.keys() == {"_target_", "_partial_", "name", "impl"}
-    with pytest.raises(
-        ConfigError, match=r"^conf/experiment/typo\.yaml: routing\.norm: no such key"
-    ):
+    with pytest.raises(ConfigError, match=r"^conf/experiment/typo\.yaml: routing\.norm: no such"):
         compose.cell(["experiment=typo"])  # its own routing lacks it

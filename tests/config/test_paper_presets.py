@@ -14,10 +14,8 @@ ROUTING, EM = (
     sorted(f"{paper}/{path.stem}" for path in (EXPERIMENTS / paper).glob("*.yaml"))
     for paper in ("paper", "em")
 )
-PRESETS = [*ROUTING, *EM]
 RECIPES = ("paper", "authors")
 HEADER = ("question", "command", "expected", "published")
-every_preset = pytest.mark.parametrize("preset", PRESETS)
 every_preset_of_dynamic_routing = pytest.mark.parametrize("preset", ROUTING)
 
 
@@ -39,7 +37,7 @@ def header(path: Path) -> dict[str, str]:
     return said
 
 
-@every_preset
+@pytest.mark.parametrize("preset", [*ROUTING, *EM])
 def test_the_first_lines_say_question_command_cost_and_published_number(preset: str) -> None:
     said = header(EXPERIMENTS / f"{preset}.yaml")
     assert tuple(said)[:4] == HEADER
@@ -99,9 +97,7 @@ def test_it_takes_the_authors_number_of_steps(preset: str, authors: int) -> None
     assert authors <= taken <= 1.001 * authors
 
 
-def test_multimnist_shows_each_of_its_60_million_examples_once_and_decays_ten_times_slower() -> (
-    None
-):
+def test_multimnist_shows_each_of_60_million_examples_once_and_decays_ten_times_slower() -> None:
     config = composed("paper/multimnist").config
     assert config["epochs"] * config["dataset"]["examples"]["train"] == 60_000_000
     assert config["epochs"] == config["dataset"]["batches"]["pairs"]

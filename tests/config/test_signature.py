@@ -28,6 +28,11 @@ GOLDEN = {
     "dataset=mnist model=capsnet": "3955099013a6520c",
     "dataset=multimnist_shards model=capsnet": "2ef45b94a5dcd456",
     "dataset=fashion_mnist model=capsnet optim.optimizer.lr=0.0005": "a217f62a5616f32d",
+    # as before there were viewpoints
+    "dataset=smallnorb": "c21178f9bd0d34b5",
+    "dataset=smallnorb model=capsnet": "512784b479d68b56",
+    "dataset=smallnorb model=capsnet stop_accuracy=0.9 dataset.validation=300": "947fda707932ce49",
+    "experiment=paper/smallnorb": "5e52286e5c935de5",
 }
 
 BASES = (
@@ -66,10 +71,8 @@ def test_every_science_leaf_is_hashed_and_no_logistics_leaf_is(base: str) -> Non
 
 
 def test_where_and_how_fast_a_cell_runs_does_not_change_its_signature() -> None:
-    line = "trainer.graphs=off trainer.devices=1 resources.gpu=1 logger=csv cluster=address"
-    line += (
-        " rerun=always places.data=/elsewhere routing.impl=reference dataset.examples.train=9999"
-    )
+    line = "trainer.graphs=off trainer.devices=1 resources.gpu=1 logger=csv cluster=address "
+    line += "rerun=always places.data=/elsewhere routing.impl=reference dataset.examples.train=9999"
     here, there = compose.cell(["dataset=mnist"]), compose.cell(["dataset=mnist", *line.split()])
     assert here.signature == there.signature
 

@@ -46,19 +46,12 @@ WRONG = {  # of keys
 def wrong(draw: st.DrawFn) -> tuple[list[str], str]:
     """Overrides that are wrong in one place, and the key that must be named."""
     kind, base = draw(st.sampled_from(["value", "typo"])), draw(BASE)
-    if kind == "value":
-        key = draw(st.sampled_from(sorted(WRONG)))
-        return [*base, render(key, draw(WRONG[key]))], key
     key = draw(st.sampled_from(sorted(WRONG)))
+    if kind == "value":
+        return [*base, render(key, draw(WRONG[key]))], key
     at = draw(st.integers(0, len(key) - 1))
     typo = key[:at] + draw(st.sampled_from(["x", "q", "_"])) + key[at:]
     return [*base, f"{typo}=1"], typo
-
-
-def planned(overrides: list[str]) -> plan.Plan:
-    """The plan of one cell, on an empty ledger."""
-    with tempfile.TemporaryDirectory() as folder:
-        return plan.make_plan([Point("arm", "arm", 0, compose.cell(overrides))], Ledger(folder))
 
 
 @seed(2026)
@@ -68,7 +61,7 @@ def test_what_is_wrong_in_one_place_is_refused_in_the_plan_by_its_key(
     found: tuple[list[str], str],
 ) -> None:
     overrides, key = found
-    with pytest.raises(ConfigError) as refusal:
-        planned(overrides)
+    with tempfile.TemporaryDirectory() as folder, pytest.raises(ConfigError) as refusal:
+        plan.make_plan([Point("arm", "arm", 0, compose.cell(overrides))], Ledger(folder))
     assert key in str(refusal.value), (overrides, str(refusal.value))
     assert "\n" not in str(refusal.value)

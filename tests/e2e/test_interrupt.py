@@ -15,8 +15,6 @@ import pytest
 import shard_folders
 from commands import Process
 
-from capsweep.shards.reader import declare_data_set
-
 pytestmark = pytest.mark.slow
 
 # So many epochs that none ends by itself.
@@ -92,7 +90,7 @@ def test_a_signal_ends_a_sweep_and_nothing_is_left(
 
 
 SHARDS = """question: Does it leave in order?
-base: [dataset=multimnist_shards, model=capsnet_small, batch_size=16, dataset.batches.workers=1]
+base: [model=capsnet_small]
 seeds: [0]
 baseline: capsnet
 arms: {capsnet: {fixed: []}}
@@ -104,12 +102,10 @@ table: {rows: [arm], columns: [], metric: test/error}
 def test_a_sigterm_to_a_job_is_no_failure_of_its_cell(
     tmp_path: Path, clean_environment: Environment, is_sent_to_all: bool
 ) -> None:
-    manifest = shard_folders.make(tmp_path / "shards")
     (tmp_path / "shards.yaml").write_text(SHARDS)
     words = ["sweep", str(tmp_path / "shards.yaml"), "EXECUTOR=array", "SHARD=1/1"]
-    words += [f"STORAGE={tmp_path}", *declare_data_set(manifest.content), LEAVING]
-    words += [f"dataset.shards.folders=[{tmp_path / 'shards'}]", LONG[0], LONG[2]]
-    words += ["dataset.batches.epoch_examples=60", "dataset.batches.test_examples=50"]
+    words += [f"STORAGE={tmp_path}", *shard_folders.declare_small(tmp_path / "shards")]
+    words += [LEAVING, LONG[0], LONG[2]]
     words += ["trainer.accelerator=cpu", "model.conv.channels=8", "model.decoder.hidden=[16]"]
     with running(words, clean_environment) as process:
         processes.wait_until(lambda: count_epochs(tmp_path) > 2, 200)

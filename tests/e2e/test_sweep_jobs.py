@@ -14,8 +14,6 @@ import shard_folders
 from commands import Process
 from ray_nodes import Node
 
-from capsweep.shards.reader import declare_data_set
-
 pytestmark = pytest.mark.slow
 SMALL = [
     *["logger=csv", "trainer.accelerator=cpu", "model.conv.channels=8", "model.primary.types=2"],
@@ -105,15 +103,9 @@ def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(laptop: Laptop) ->
 
 
 def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
-    manifest = shard_folders.make(laptop.folder / "shards")
-    submit = laptop.write_sweep(
-        "long",
-        *["dataset=multimnist_shards", *declare_data_set(manifest.content), "batch_size=16"],
-        f"dataset.shards.folders=[{laptop.folder / 'shards'}]",
-        *["dataset.batches.epoch_examples=60", "dataset.batches.test_examples=50"],
-        *["dataset.batches.workers=1", "epochs=100000", *SMALL[1:]],
-        *["logger=wandb", "logger.mode=offline"],
-    )
+    endless = ["epochs=100000", *SMALL[1:], "logger=wandb", "logger.mode=offline"]
+    dataset = shard_folders.declare_small(laptop.folder / "shards")
+    submit = laptop.write_sweep("long", *dataset, *endless)
     before = set(laptop.head.list_processes())
     laptop.run(*submit, "--detach")
     processes.wait_until(

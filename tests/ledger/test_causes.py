@@ -54,10 +54,8 @@ def test_what_was_raised_from_a_full_disk_is_of_the_storage() -> None:
         assert causes.classify_cause(cause) == CauseKind.STORAGE
         assert cause.startswith("OSError: [Errno 28] No space left on device")
         assert "RuntimeError: unexpected pos 64" in cause
-    assert (
-        causes.classify_cause(causes.describe_cause(raised_after(full, from_=None)))
-        == CauseKind.UNKNOWN
-    )
+    cause = causes.describe_cause(raised_after(full, from_=None))
+    assert causes.classify_cause(cause) == CauseKind.UNKNOWN
 
 
 def raised_after(error: Exception, **cause: Exception | None) -> Exception:

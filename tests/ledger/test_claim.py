@@ -1,6 +1,5 @@
 """Claims: no two living processes run one cell; the dead are taken over, by one alone."""
 
-import json
 import multiprocessing
 import os
 import signal
@@ -12,6 +11,7 @@ from pathlib import Path
 import processes
 import pytest
 from clock import Clock
+from foreign_claims import write_claim
 
 from capsweep.ledger import lease
 from capsweep.ledger.lease import LEASE_SECONDS, Claim, ClaimedElsewhereError, LeaseMonitor
@@ -44,11 +44,8 @@ def other(tmp_path: Path):
 
 
 def foreign(tmp_path: Path, generation: int = 1, beat: int = 3, pid: int = 1) -> Claim:
-    """A claim of a process on another machine, which nobody here can look at."""
-    owner = {"host": "far", "machine": "another boot", "pid": pid, "started": "1"}
-    path = tmp_path / "claims" / f"{SIGNATURE}.{generation:06d}"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"owner": owner, "beat": beat}))
+    """A claim of a process on another machine."""
+    write_claim(tmp_path, SIGNATURE, generation, beat, pid)
     found = lease.read_claim(tmp_path, SIGNATURE)
     assert found is not None
     return found

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import reported_cells
 import yaml
+from foreign_claims import write_claim
 
 from capsweep import cli
 from capsweep.errors import UserError
@@ -45,7 +46,7 @@ def write_cell(ledger: Path, point: Point, error: float) -> Path:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A storage: two finished cells, a failed one, one that is claimed, one that was stopped."""
     folder = tmp_path_factory.mktemp("whole")
-    points, ledger = points_of(folder), folder / "ledger"
+    points, ledger = reported_cells.small_sweep(folder)[1], folder / "ledger"
     reported_cells.sign(write_cell(ledger, points[0], 0.0))
     reported_cells.sign(write_cell(ledger, points[2], 0.25))
     failed, stopped = (ledger / folder_of(p.cell.signature) for p in (points[4], points[3]))
@@ -55,18 +56,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (one / "provenance.json").write_text(json.dumps(reported_cells.PROVENANCE))
     (failed / "error.txt").write_text("ValueError: a bug\n\ntrace\n")
     (stopped / "stopped.json").write_text('{"epochs": 1, "metrics": {}}')
-    (ledger / "claims").mkdir()
-    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
-    text = json.dumps({"owner": owner, "beat": 3})
-    (ledger / "claims" / f"{points[5].cell.signature}.000001").write_text(text)
+    write_claim(ledger, points[5].cell.signature)
     (ledger / "measurements").mkdir()
     (ledger / "measurements" / "s-0.json").write_text(MEASURED.model_dump_json())
     return folder
-
-
-def points_of(folder: Path) -> list[Point]:
-    """The places of a sweep of six cells."""
-    return reported_cells.small_sweep(folder)[1]
 
 
 FLIPS = 100  # bits of a file
@@ -125,8 +118,8 @@ def readers(whole: Path) -> Readers:
         answer = table.build_table(sweep, points, ledger)
         publish.describe_training(answer)
 
-    def list_unsynced(ledger: Ledger) -> None:
-        upload.find_unsynced(ledger, whole, "s", ledger.list_signatures())
+    def list_failures(ledger: Ledger) -> None:
+        listing.group_failures(listing.list_cells(ledger, ledger.list_signatures()))
 
     def read_cells(ledger: Ledger, read: Callable[[Ledger, str], object]) -> None:
         for point in points:
@@ -140,20 +133,12 @@ def readers(whole: Path) -> Readers:
     return {
         **{read.__name__: partial(read_cells, read=read) for read in of_a_cell},
         "report": report,
-        "failures": lambda ledger: listing.group_failures(
-            listing.list_cells(ledger, ledger.list_signatures())
-        ),
         "costs": lambda ledger: read_estimates(ledger, planned.entries),
         "garbage": lambda ledger: list(upkeep.find_garbage(ledger)),
-        "ls": lambda ledger: listing.list_cells(ledger, ledger.list_signatures()),
+        "failures": list_failures,
         "verify": lambda ledger: [[*upkeep.find_faults(ledger, cell)] for cell in entries],
-        "sync": list_unsynced,
+        "sync": lambda ledger: upload.find_unsynced(ledger, whole, "s", ledger.list_signatures()),
     }
-
-
-def files_of(storage: Path) -> list[Path]:
-    """Every file of the ledger."""
-    return sorted(path for path in (storage / "ledger").rglob("*") if path.is_file())
 
 
 OF_CELLS = ("result.json", "provenance.json", "config.yaml", "metrics.jsonl", "predictions.npz")
@@ -162,7 +147,7 @@ FILES = (*OF_CELLS, "weights.ckpt", "error.txt", "stopped.json", "000001", "s-0.
 
 def file_of(storage: Path, name: str) -> Path:
     """A file of that name, of a finished cell where one has it."""
-    files = [path for path in files_of(storage) if path.name.endswith(name)]
+    files = sorted(path for path in (storage / "ledger").rglob(f"*{name}") if path.is_file())
     return min(files, key=lambda path: not path.with_name("result.json").exists())
 
 

@@ -27,11 +27,8 @@ def test_a_cell_says_its_sweep_and_its_place(ledger: Ledger, finish) -> None:
     assert listed.place == "cnn"
     assert listed.date is not None
     assert listed.date.isoformat() == "2026-01-02T03:04:05+00:00"
-    assert [listed.value_of(key) for key in ("model", "seed", "dataset")] == [
-        "cnn_small",
-        7,
-        cell.config["dataset"]["name"],
-    ]
+    settings = [listed.value_of(key) for key in ("model", "seed", "dataset")]
+    assert settings == ["cnn_small", 7, cell.config["dataset"]["name"]]
     assert listed.entry.status == "stale"  # nobody recorded its code
 
 

@@ -22,12 +22,6 @@ def in_s3(store: S3Server) -> Ledger:
     return Ledger(store.url("bucket/x/ledger"))
 
 
-def open_bucket(ledger: Ledger) -> Bucket:
-    """The store of a ledger that is none on a disk."""
-    assert isinstance(ledger.store, Bucket)
-    return ledger.store
-
-
 def test_files_come_back_as_they_were_written_until_they_are_removed(ledger: Ledger) -> None:
     store = ledger.store
     assert store.read("no/such") is None
@@ -57,7 +51,8 @@ def test_a_place_that_means_nothing_or_cannot_be_written_names_its_key(tmp_path:
 def test_files_of_any_size_come_back_and_a_small_one_is_one_request(
     in_s3: Ledger, store: S3Server, tmp_path: Path
 ) -> None:
-    bucket = open_bucket(in_s3)
+    bucket = in_s3.store
+    assert isinstance(bucket, Bucket)
     bucket.write("ab/one", b"1")
     assert store.total == 1
     large = bytes(range(256)) * (2 * PIECE // 256) + b"end"

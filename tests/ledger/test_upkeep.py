@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from foreign_claims import write_claim
 
 from capsweep import cli
 from capsweep.ledger import lease, upkeep
@@ -103,11 +104,7 @@ def test_scratch_of_earlier_code_and_of_other_machines_goes_when_nobody_touched_
 
 
 def test_a_claim_of_another_machine_goes_when_no_beat_came_for_long(tmp_path: Path) -> None:
-    path = tmp_path / "claims" / f"{SIGNATURE}.000003"
-    path.parent.mkdir()
-    path.write_text(
-        '{"owner": {"host": "far", "machine": "m", "pid": 1, "started": "1"}, "beat": 3}'
-    )
+    path = write_claim(tmp_path, SIGNATURE, generation=3)
     assert list(upkeep.find_garbage(Ledger(tmp_path))) == []
     old = time.time() - lease.SETTLED_SECONDS - 60
     os.utime(path, (old, old))

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,9 @@ import reported_cells
 import yaml
 
 from capsweep import cli
+from capsweep.config import compose
 from capsweep.ledger import upkeep
-from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.report import table
 
 
@@ -80,13 +80,10 @@ def test_arrays_that_are_none_are_faults(tmp_path: Path) -> None:
 def test_a_result_of_other_epochs_is_damaged_unless_an_accuracy_ends_the_cell_early(
     tmp_path: Path, more: int, accuracy: float | None, status: str
 ) -> None:
-    _, points = reported_cells.small_sweep(tmp_path)
-    cell, ledger = points[0].cell, Ledger(tmp_path)
-    reported_cells.finish(tmp_path, points[0], 0.4)
-    entry = ledger.read_entry(cell.signature)
+    cell = compose.cell([])
     epochs = cell.config["epochs"] + more
-    entry = replace(entry, result={**(entry.result or {}), "epochs": epochs})
-    judged = ledger.judge(cell.signature, entry, {**cell.config, "stop_accuracy": accuracy})
+    config = {**cell.config, "stop_accuracy": accuracy}
+    judged = Ledger(tmp_path).judge(cell.signature, Entry("done", {"epochs": epochs}), config)
     assert judged.status == status
     where = f"result.json is damaged (it has {epochs} epochs, but its configuration says "
     assert (where in str(judged.cause)) is (status == "failed")

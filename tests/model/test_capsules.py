@@ -47,29 +47,23 @@ def _squash_by_torch(channel_BCHW: Tensor, pose: int, dtype: torch.dtype) -> Ten
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(
-    ("numbers", "poses"),
-    [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)],
-    ids=["exact", "mixed"],
+    "dtypes", [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)], ids=str
 )
-@pytest.mark.parametrize(
-    ("images", "types", "pose", "height", "width"),
+@pytest.mark.parametrize(  # images, types, pose, height, width
+    "sizes",
     [(3, 5, 8, 4, 3), (2, 3, 5, 1, 7), (1, 1, 1, 1, 1), (2, 40, 3, 3, 1), (0, 2, 2, 2, 2)],
 )
 def test_the_kernel_of_primary_capsules_does_what_torch_does(
-    images: int,
-    types: int,
-    pose: int,
-    height: int,
-    width: int,
-    numbers: torch.dtype,
-    poses: torch.dtype,
+    sizes: tuple[int, ...],
+    dtypes: tuple[torch.dtype, torch.dtype],
     memory_format: torch.memory_format,
     device: str,
 ) -> None:
+    (images, types, pose, *places), (numbers, poses) = sizes, dtypes
     if device == "cpu" and "TRITON_INTERPRET" not in os.environ:
         pytest.skip("kernels run on a GPU, or in Triton's interpreter")
     kernels = pytest.importorskip("capsweep.model.squash_kernels", reason="triton is not installed")
-    channel_BCHW = 2 * _normal(images, types * pose, height, width).to(device, numbers)
+    channel_BCHW = 2 * _normal(images, types * pose, *places).to(device, numbers)
     channel_BCHW[:1, :pose] = 0  # a capsule without length, at each place
     results = []
     for squash_channels in (kernels.SquashedChannels.apply, _squash_by_torch):
@@ -87,13 +81,8 @@ def test_vote_gain_is_the_length_of_the_first_input_of_a_class(
 ) -> None:
     children, classes, class_pose = sizes
     torch.manual_seed(0)
-    layer = ClassCapsules(
-        num_children=children,
-        child_pose=8,
-        num_classes=classes,
-        class_pose=class_pose,
-        routing=partial(DynamicRouting, num_iters=1, bias=False, impl="reference"),
-    )
+    routing = partial(DynamicRouting, num_iters=1, bias=False, impl="reference")
+    layer = ClassCapsules(children, 8, classes, class_pose, routing)
     InitialWeights().draw_votes(layer.weight_IJDP, gain)
     pose_BIP = torch.nn.functional.normalize(_normal(64, children, 8), dim=-1)
     length_BJ = layer(pose_BIP).act_BJ

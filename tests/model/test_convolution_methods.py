@@ -5,6 +5,7 @@ before.
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,12 +19,7 @@ from capsweep.data.batches import Batch
 from capsweep.lab.evaluation.checkpoint import CellLoader
 from capsweep.ledger.ledger import Ledger
 from capsweep.model import convolution, large_kernels
-from capsweep.model.convolution import (
-    Convolution,
-    describe_methods,
-    set_method,
-    set_weight_layout,
-)
+from capsweep.model.convolution import Convolution, describe_methods, set_method, set_weight_layout
 from capsweep.model.large_kernels import Tiling, choose_tiling
 from capsweep.training import build
 
@@ -67,10 +63,20 @@ def test_the_rule_takes_what_was_measured_to_be_faster(
 
 
 @pytest.mark.parametrize(
-    ("sizes", "pixels"), [((2, 3, 3, 1), 9), ((2, 3, 9, 3), 20), ((2, 3, 5, 1), 0)]
+    ("sizes", "pixels", "bias"),
+    [
+        ((2, 3, 3, 1), 9, True),
+        ((2, 3, 9, 3), 20, True),
+        ((2, 3, 5, 1), 0, True),
+        ((2, 3, 9, 2), 20, False),
+    ],
 )
-def test_what_it_cannot_do_is_done_directly(sizes: tuple[int, ...], pixels: int) -> None:
+def test_what_it_cannot_do_is_done_directly(
+    sizes: tuple[int, ...], pixels: int, bias: bool
+) -> None:
     direct, transformed = make_layers(*sizes, same=True)
+    if not bias:
+        direct.bias = transformed.bias = None
     images_BCHW = draw_normal(2 if pixels else 0, 2, pixels or 9, pixels or 9).float()
     assert torch.equal(transformed(images_BCHW), direct(images_BCHW))
     assert describe_methods(nn.Sequential(transformed)) == {"0": "direct"}
@@ -162,26 +168,20 @@ def test_on_a_gpu_a_cell_says_its_layout_and_is_tested_on_a_processor_too(
 
 @pytest.mark.parametrize("is_channels_last", [True, False])
 @pytest.mark.parametrize(
-    ("channels", "kernel", "stride", "same", "divisor", "bias"),
-    [(1, 9, 1, False, 1, True), (2, 5, 2, True, 1, True), (3, 4, 3, True, 255, False)],
+    ("channels", "options"),  # options: kernel, stride, same, divisor, bias
+    [(1, (9, 1, False, 1, True)), (2, (5, 2, True, 1, True)), (3, (4, 3, True, 255, False))],
 )
 def test_a_product_of_what_a_kernel_sees_is_the_direct_convolution(
-    channels: int,
-    kernel: int,
-    stride: int,
-    same: bool,
-    divisor: int,
-    bias: bool,
-    is_channels_last: bool,
+    channels: int, options: tuple[Any, ...], is_channels_last: bool
 ) -> None:
     torch.manual_seed(0)
-    layer = Convolution(channels, 96, kernel, stride, same, divisor, bias).double()
+    layer = Convolution(channels, 96, *options).double()
     if is_channels_last:
         set_weight_layout(layer, torch.channels_last)
     input = torch.rand(3, channels, 13, 17, dtype=torch.float64, requires_grad=True)
     sources, results = [input, *layer.parameters()], []
     for convolve in (layer._convolve_directly, layer._multiply_gathered):
-        features = convolve(input, layer.weight / divisor)
+        features = convolve(input, layer.weight / layer.divisor)
         features.square().sum().backward()
         results.append([features, *(source.grad for source in sources)])
         for source in sources:

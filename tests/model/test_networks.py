@@ -13,7 +13,6 @@ from capsweep.config import compose
 from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.model.capsnet import Decoder
-from capsweep.model.convolution import describe_methods, set_method
 from capsweep.model.matrix_capsnet import MatrixCapsNet
 from capsweep.model.routing.sda import SDARouting
 from capsweep.model.votes import ConvolutionalVotes
@@ -98,10 +97,7 @@ def test_numbers_and_gradients_are_those_of_channels_first(line: str) -> None:
     [
         ("model.conv.kernel=29", r"^model\.conv\.kernel=29 does not fit into 28 pixels"),
         ("model.primary.kernel=21", r"^model\.primary\.kernel=21 does not fit into 20 pixels"),
-        (
-            "model=capsnet_sign model.primary.kernel=29",
-            r"^model\.primary\.kernel=29 does not fit into",
-        ),
+        ("model=capsnet_sign model.primary.kernel=29", r"^model\.primary\.kernel=29 does not"),
         (
             "model=matrix_capsnet model.capsules.kernel=[3]",
             r"^model\.capsules\.kernel needs one size .* 2 layers",
@@ -244,11 +240,3 @@ def test_a_bias_gates_on_poses_or_a_linear_head_alone_tell_x_from_its_negative(
     else:
         difference_B = (scores_BN - of_negatives_BN).abs().amax(dim=1)
         assert (difference_B > 1e-6).all()  # rounding is 1e-15
-
-
-def test_primary_capsules_without_a_bias_are_convolved_directly() -> None:
-    config = compose_line("model=capsnet_sign model.primary.kernel=9 model.primary.stride=2")
-    network = build.build_network(config)
-    set_method(network, "transformed")
-    assert network(draw_batch(config).images_BCHW).scores_BN.shape == (4, 10)
-    assert describe_methods(network) == {"primary.conv": "direct"}

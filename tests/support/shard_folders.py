@@ -25,6 +25,7 @@ from capsweep.shards.layout import (
 )
 from capsweep.shards.making import build_manifest
 from capsweep.shards.manifest import Manifest
+from capsweep.shards.reader import declare_data_set
 from capsweep.storage.files import hash_file
 from data_prep.multimnist import MultiMnist
 
@@ -63,6 +64,14 @@ def make(folder: Path, made_by: ShardJob | None = None, shards: int = 3) -> Mani
     whole = build_manifest(made_by, made)
     manifest.write_manifest(folder, whole)
     return whole
+
+
+def declare_small(folder: Path) -> list[str]:
+    """Make a whole folder; the overrides of a cell of it whose epochs have 60 examples."""
+    content = make(folder).content
+    sizes = ["batch_size=16", "dataset.batches.epoch_examples=60", "dataset.batches.workers=1"]
+    words = [f"dataset.shards.folders=[{folder}]", "dataset.batches.test_examples=50", *sizes]
+    return ["dataset=multimnist_shards", *declare_data_set(content), *words]
 
 
 def run_make(folder: Path, *arguments: str) -> int:

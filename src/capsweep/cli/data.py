@@ -109,23 +109,21 @@ def _choose_runner(parsed: argparse.Namespace) -> TaskRunner:
     return partial(run_on_ray, address=parsed.ray_address)
 
 
-def _describe_content(content: DataSetContent, folder: Path) -> Iterator[str]:
+def _describe_content(
+    content: DataSetContent, folder: Path, parts: Sequence[ShardPart]
+) -> Iterator[str]:
     settings = ", ".join(f"{key} {value}" for key, value in content.settings.items())
     yield f"data set:    {content.dataset}, made from {content.origin.name}"
     yield f"settings:    {settings or 'none'}; generator version {content.version}"
     yield f"folder:      {folder}"
     yield f"fingerprint: {content.fingerprint}"
-
-
-def _describe_splits(content: DataSetContent, parts: Sequence[ShardPart]) -> Iterator[str]:
     for split, examples in content.splits.items():
         shards = sum(part.split == split for part in parts)
         yield f"{f'{split}:':<12} {count_of(examples, 'example')} in {count_of(shards, 'shard')}"
 
 
 def _describe_plan(plan: MakingPlan) -> Iterator[str]:
-    yield from _describe_content(plan.job.content, plan.folder)
-    yield from _describe_splits(plan.job.content, plan.parts)
+    yield from _describe_content(plan.job.content, plan.folder, plan.parts)
     yield f"disk:        about {plan.missing_bytes:,} bytes to write, {plan.free:,} are free"
     if present := len(plan.parts) - len(plan.missing):
         yield f"finished:    {count_of(present, 'shard')} made before; each is checked"
@@ -178,8 +176,7 @@ def run_verify(parsed: argparse.Namespace) -> int:
         1 if a file is missing or altered, else 0.
     """
     manifest = read_manifest(parsed.path)
-    print(*_describe_content(manifest.content, parsed.path), sep="\n")
-    print(*_describe_splits(manifest.content, manifest.shards), sep="\n")
+    print(*_describe_content(manifest.content, parsed.path, manifest.shards), sep="\n")
     data = _find_data(_list_places(parsed))
     print(f"train on it: {_make_train_command(parsed.path, manifest, data)}", flush=True)
     faults = verify.list_faults(parsed.path, manifest)

@@ -32,7 +32,7 @@ def open_ledger(parsed: argparse.Namespace) -> Ledger:
     return Ledger(places.locate_ledger(find_storage(parsed), parsed.ledger))
 
 
-def _select_cells(ledger: Ledger, prefixes: list[str]) -> list[str]:
+def select_cells(ledger: Ledger, prefixes: list[str]) -> list[str]:
     """Return the signature of each prefix, or all signatures if there is no prefix."""
     return [find_signature(ledger, prefix) for prefix in prefixes] or ledger.list_signatures()
 
@@ -155,7 +155,7 @@ def run_verify(parsed: argparse.Namespace) -> int:
         1 if there is a fault, else 0.
     """
     ledger = open_ledger(parsed)
-    cells = _select_cells(ledger, parsed.signature)
+    cells = select_cells(ledger, parsed.signature)
     faults = [fault for cell in cells for fault in upkeep.find_faults(ledger, cell)]
     finished = sum(ledger.read_result(cell) is not None for cell in cells)
     for fault in faults:
@@ -168,7 +168,7 @@ def run_verify(parsed: argparse.Namespace) -> int:
 def run_rm(parsed: argparse.Namespace) -> None:
     """Remove cells; stop with an error at a cell that a process runs."""
     ledger = open_ledger(parsed)
-    for signature in _select_cells(ledger, parsed.signature):
+    for signature in select_cells(ledger, parsed.signature):
         entry = ledger.read_entry(signature)
         if entry.status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; stop that process first")
@@ -215,7 +215,7 @@ def run_gc(parsed: argparse.Namespace) -> None:
 def run_export(parsed: argparse.Namespace) -> None:
     """Write finished and failed cells to a file."""
     ledger = open_ledger(parsed)
-    entries = ledger.read_entries(_select_cells(ledger, parsed.signature))
+    entries = ledger.read_entries(select_cells(ledger, parsed.signature))
     ended = transfer.list_ended_cells(entries)
     if not ended:
         cure = "name another ledger with STORAGE=... or LEDGER=..."

@@ -13,8 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from capsweep.cluster import driver
 from capsweep.config import compose, places
 from capsweep.config.words import split_words
@@ -22,7 +20,7 @@ from capsweep.errors import ConfigError, UserError
 from capsweep.report.live import LivePage, locate_page
 from capsweep.runtime import terminal
 from capsweep.sweep import choices, drive, estimates, expand
-from capsweep.sweep.drive import RunOptions, SweepEnd
+from capsweep.sweep.drive import RunOptions
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -42,14 +40,14 @@ def run_sweep(parsed: argparse.Namespace) -> int:
         print(note, flush=True)
     words = _list_words(parsed)
     if parsed.here and (there := driver.use_node_places(words, config)) is not None:
-        values, overrides = split_words("sweep", there)
-        parsed = argparse.Namespace(**{**vars(parsed), "words": values, "overrides": overrides})
+        parsed.words, parsed.overrides = split_words("sweep", there)
         sweep, points, config = _load(parsed)
     options = _read_options(parsed)  # read before a job is submitted, to print errors here
     cluster = config["cluster"]
     is_driven_here = parsed.here or parsed.shard is not None or parsed.executor == "local"
     if cluster.get("launcher") is not None and not is_driven_here:
-        return _submit_to_slurm(parsed, config, options)
+        _submit_to_slurm(parsed, config, options)
+        return 0
     if (parsed.executor == "array") != (parsed.shard is not None):
         raise UserError("EXECUTOR=array and SHARD=i/n belong together; type both or neither")
     if parsed.dry_run:
@@ -111,7 +109,12 @@ def _run_here(
     if options.part is None or options.part[0] == 1:
         options = replace(options, renew=page.renew)
     with closing(page):
-        ended = _run_cells(sweep, points, options, console)
+        if sweep.search is None:
+            ended = drive.run_in_order(sweep, points, options, console)
+        else:
+            from capsweep.sweep import search  # imports Optuna, which takes time
+
+            ended = search.run(sweep, options, console)
     from capsweep.cli import report  # imported after training, because it takes time
 
     report.write_and_print(report.make_report(sweep, points), console)
@@ -120,20 +123,9 @@ def _run_here(
     return ended.status
 
 
-def _run_cells(
-    sweep: Sweep, points: list[Point], options: RunOptions, console: Console
-) -> SweepEnd:
-    """Run the cells of a sweep, or the trials of a search."""
-    if sweep.search is not None:
-        from capsweep.sweep import search
-
-        return search.run(sweep, options, console)
-    return drive.run_in_order(sweep, points, options, console)
-
-
 def _submit_to_slurm(
     parsed: argparse.Namespace, config: Mapping[str, Any], options: RunOptions
-) -> int:
+) -> None:
     """Write and submit the script of a Slurm job; with --dry-run, only print the script."""
     from capsweep.cluster import slurm
 
@@ -149,8 +141,8 @@ def _submit_to_slurm(
     name, text = slurm.render_script(cluster, parsed.sweep, words, folder, is_array)
     if parsed.dry_run:
         print(f"# ---- {folder / name}, for sbatch --parsable\n{text}")
-        return 0
-    return slurm.submit_script(cluster, name, text, folder)
+    else:
+        slurm.submit_script(cluster, name, text, folder)
 
 
 def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int:

@@ -5,12 +5,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from capsweep.cli.ledger import find_storage, open_ledger
+from capsweep.cli.ledger import find_storage, open_ledger, select_cells
 from capsweep.config import places
 from capsweep.config.cell import get
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
-from capsweep.ledger.listing import find_signature
 from capsweep.runtime import terminal
 from capsweep.runtime.terminal import count_of
 from capsweep.tracking import content, mode, upload
@@ -73,8 +72,8 @@ def run_sync(parsed: argparse.Namespace) -> int:
     """Upload the cells that W&B does not have; return 1 if an upload failed, else 0."""
     storage, ledger = places.locate_folder(find_storage(parsed)), open_ledger(parsed)
     server, console = mode.read_server_url(), terminal.make_console(stderr=parsed.json)
-    cells = [find_signature(ledger, prefix) for prefix in parsed.signature]
-    result = upload.find_unsynced(ledger, storage, server, cells or ledger.list_signatures())
+    cells = select_cells(ledger, parsed.signature)
+    result = upload.find_unsynced(ledger, storage, server, cells)
     if result.waiting:
 
         def report_cell(signature: str, fault: str | None) -> None:

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
@@ -100,8 +100,7 @@ def make_report_command(sweep: str, words: Sequence[str], config: Mapping[str, A
         words: Words of the command that runs the sweep. Words that only a run takes are left out.
         config: Configuration of the first cell.
     """
-    taken = {word.name for word in list_words("report")}
-    only_run = [name for name in BY_NAME if name not in taken]
+    only_run = BY_NAME.keys() - {word.name for word in list_words("report")}
     typed = _replace_places(words, only_run, *READ_PLACES(config["places"]))
     return ["report", sweep, *typed, "--live"]
 
@@ -128,7 +127,7 @@ def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str
     return _replace_places(words, (), node.shared, node.data, node.ledger)
 
 
-def _replace_places(words: Sequence[str], left_out: Sequence[str], *there: str) -> list[str]:
+def _replace_places(words: Sequence[str], left_out: Iterable[str], *there: str) -> list[str]:
     """Return the words without those of `left_out`, and with the places `there`.
 
     Args:

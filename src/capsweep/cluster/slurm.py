@@ -96,11 +96,8 @@ def check_directive(value: Any, key: str) -> str:
     return text
 
 
-def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path) -> int:
+def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path) -> None:
     """Write a script into `folder`, submit it with sbatch, and print how to follow or stop the job.
-
-    Returns:
-        The exit status, always 0.
 
     Raises:
         ConfigError: This machine has no sbatch, sbatch refuses the script, or the file of the token
@@ -124,7 +121,6 @@ def submit_script(cluster: Mapping[str, Any], name: str, text: str, folder: Path
     print(f"  tail -F {folder / script.stem}-{job}*.log")
     print(f"  scancel --batch --signal=TERM {job}  # stops it and keeps its checkpoints")
     print("when the job has ended, type the same command again to continue")
-    return 0
 
 
 def ensure_token(place: str) -> None:

@@ -32,6 +32,7 @@ TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.opt
 # a run is not covered, because it does not change the numbers.
 ROOTS = ("capsweep.training.build", "capsweep.training.callbacks")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 CHOSEN = frozenset({"capsweep.data.image_batches"})  # hashed only for cells that use it
 
 
@@ -160,11 +161,8 @@ def _hash_modules(modules: frozenset[str]) -> str:
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        first = body[0] if isinstance(body, list) and body else None
-        text = first.value if isinstance(first, ast.Expr) else None
-        if body and isinstance(text, ast.Constant) and isinstance(text.value, str):
-            body[0] = ast.Pass()
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body[0] = ast.Pass()
     return tree
 
 

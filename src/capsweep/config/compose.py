@@ -145,8 +145,7 @@ def _compose_groups(groups: tuple[str, ...]) -> Composition:
     The cache is used because Hydra takes 0.2 s.
     """
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
-    written, schema, recipe = compute_once("compositions", key, compose)
-    return Composition(written, schema, recipe)
+    return Composition(*compute_once("compositions", key, compose))
 
 
 @cache

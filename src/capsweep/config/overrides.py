@@ -79,7 +79,6 @@ def _make_parser() -> OverridesParser:
     return OverridesParser.create()
 
 
-@lru_cache(maxsize=4096)
 def parse(text: str) -> Override:
     """Read one override; `a=1,3`, `range()` and `choice()` give several values.
 
@@ -218,10 +217,10 @@ def _quote_text(text: str) -> str:
 def list_groups() -> Sequence[str]:
     """List the names of all groups of conf/, with dots; groups inside other groups come last."""
     conf = package_files.find_folder("conf")
-    folders = sorted({path.parent for path in conf.glob("*/**/*.yaml")})
-    inner = [folder for folder in folders if folder.parent != conf and not _sorts_presets(folder)]
-    outer = [folder for folder in folders if folder.parent == conf]
-    return [path.relative_to(conf).as_posix().replace("/", ".") for path in (*outer, *inner)]
+    folders = {path.parent for path in conf.glob("*/**/*.yaml")}
+    groups = [path for path in folders if path.parent == conf or not _sorts_presets(path)]
+    groups.sort(key=lambda path: (path.parent != conf, path))
+    return [path.relative_to(conf).as_posix().replace("/", ".") for path in groups]
 
 
 def _sorts_presets(folder: Path) -> bool:

@@ -17,13 +17,7 @@ from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import STOPPED, Ledger, folder_of
 from capsweep.ledger.records import Provenance
 from capsweep.ledger.stored_files import AGAIN, DIGESTS, FAILURE, METRICS, POINTS, RESULT, RESUME
-from capsweep.storage.files import (
-    hash_file,
-    remove_path,
-    write_atomically,
-    write_json,
-    write_text,
-)
+from capsweep.storage.files import hash_file, remove_path, write_atomically, write_json, write_text
 from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.storage.stores import Bucket
 
@@ -41,18 +35,14 @@ class CellDirectory:
 
     Args:
         path: The path of the folder.
+
+    Attributes:
+        resume_checkpoint: The path of the checkpoint with the full training state. The file is
+            absent before the first checkpoint. A finished cell may keep the file.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def resume_checkpoint(self) -> Path:
-        """The path of the checkpoint with the full training state.
-
-        The file is absent before the first checkpoint. A finished cell may keep the file.
-        """
-        return self.path / RESUME
+        self.path, self.resume_checkpoint = path, path / RESUME
 
     def start(self, cell: Cell, provenance: Mapping[str, Any], changes: str = "") -> None:
         """Write config.yaml, provenance.json and, if there are changes, changes.diff.

@@ -14,17 +14,7 @@ from capsweep.errors import DamageError, UserError
 from capsweep.ledger import causes, lease, stored_files
 from capsweep.ledger.causes import Status
 from capsweep.ledger.lease import Claim
-from capsweep.ledger.stored_files import (
-    CONFIG,
-    DIGESTS,
-    FAILURE,
-    METRICS,
-    POINTS,
-    PREDICTIONS,
-    REMOVE,
-    RESULT,
-    ROWS,
-)
+from capsweep.ledger.stored_files import CONFIG, DIGESTS, FAILURE, METRICS, POINTS, REMOVE, RESULT
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import Disk, Store, join, open_store
 
@@ -144,30 +134,23 @@ class Ledger:
         starts = [name for name in names if len(name) == 2 and name.startswith(start)]
         with ThreadPoolExecutor(READERS) as pool:
             folders = zip(starts, pool.map(self.store.list_names, starts), strict=True)
-            return [
-                signature
-                for start, signatures in folders
-                for signature in signatures
-                if signature.startswith(start) and signature.startswith(prefix)
-            ]
+            found = [name for start, names in folders for name in names if name.startswith(start)]
+        return [signature for signature in found if signature.startswith(prefix)]
 
-    def read(
-        self, signature: str, name: str, result: Mapping[str, Any] | None = None
-    ) -> bytes | None:
+    def read(self, signature: str, name: str) -> bytes | None:
         """Return the content of a file of a cell, or None if the file is absent.
 
         Args:
             signature: The signature of the cell.
             name: The path of the file in the cell's folder.
-            result: The result of the cell, if the caller has read it; None: this method reads it.
 
         Raises:
             DamageError: If the file was changed after the cell finished.
         """
-        return self._read_located(signature, name, result)[0]
+        return self._read_located(signature, name)[0]
 
     def _read_located(
-        self, signature: str, name: str, result: Mapping[str, Any] | None
+        self, signature: str, name: str, result: Mapping[str, Any] | None = None
     ) -> tuple[bytes | None, str]:
         """Return the content of a file of a cell (None: absent), and the file's path or URL."""
         result = result or self.read_result(signature) or {}
@@ -221,19 +204,13 @@ class Ledger:
         content, where = self.store.read(name), join(self.store.root, name)
         return None if content is None else stored_files.read_result(content, where, signature)
 
-    def read_science(
-        self, signature: str, result: Mapping[str, Any] | None = None
-    ) -> dict[str, Any] | None:
+    def read_science(self, signature: str) -> dict[str, Any] | None:
         """Return the science configuration of a cell, or None if config.yaml is absent.
-
-        Args:
-            signature: The signature of the cell.
-            result: The result of the cell, if the caller has read it; None: this method reads it.
 
         Raises:
             DamageError: If config.yaml is damaged, or has the configuration of another cell.
         """
-        content, where = self._read_located(signature, CONFIG, result)
+        content, where = self._read_located(signature, CONFIG)
         return None if content is None else stored_files.read_science(content, where, signature)
 
     def read_provenance(
@@ -268,8 +245,8 @@ class Ledger:
             DamageError: If the file is damaged.
         """
         key = "step" if name == POINTS else "epoch"
-        content, where = self._read_located(signature, name, None)
-        rows = stored_files.read_rows(content or b"", where, ROWS[name])
+        content, where = self._read_located(signature, name)
+        rows = stored_files.read_rows(name, content or b"", where)
         by_place = {row[key]: row for row in rows}
         return [by_place[place] for place in sorted(by_place)]
 
@@ -363,8 +340,9 @@ def load_predictions(ledger: Ledger, signature: str) -> Predictions:
     Raises:
         DamageError: If predictions.npz is absent or damaged.
     """
-    content = ledger.read(signature, PREDICTIONS)
+    name = stored_files.PREDICTIONS
+    content = ledger.read(signature, name)
     if content is None:
-        raise DamageError(f"cell {signature} has no {PREDICTIONS}; {REMOVE}")
-    where = f"{ledger.locate_files(signature)}/{PREDICTIONS}"
+        raise DamageError(f"cell {signature} has no {name}; {REMOVE}")
+    where = f"{ledger.locate_files(signature)}/{name}"
     return stored_files.read_predictions(content, where)

@@ -15,12 +15,10 @@ from pydantic import (
     Field,
     JsonValue,
     StringConstraints,
-    ValidationError,
     model_validator,
 )
 
 from capsweep.statistics import metric_format
-from capsweep.storage.checked import describe_fault
 from capsweep.storage.files import hash_bytes
 
 LARGEST = sys.float_info.max
@@ -251,20 +249,3 @@ class Manifest(Record):
 
     format: Literal[1]  # version of the format
     sha256: Digests  # digest of each file, by name
-
-
-def find_fault(kind: type[Record], value: Any) -> str | None:
-    """Check that a value fits a model, and describe the first field that does not fit.
-
-    Args:
-        kind: The model.
-        value: The value, as read from JSON.
-
-    Returns:
-        One line with the field and the reason; None if all fields fit.
-    """
-    try:
-        kind.model_validate(value)
-    except ValidationError as error:
-        return describe_fault(error)
-    return None

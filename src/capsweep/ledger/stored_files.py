@@ -7,18 +7,19 @@ with the file, the damage and the cure.
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pydantic import ValidationError
 from pydantic_core import from_json
 
 from capsweep.config import bounded_yaml
 from capsweep.config.cell import hash_science
-from capsweep.errors import ConfigError, DamageError
-from capsweep.ledger import records
+from capsweep.errors import DamageError
 from capsweep.ledger.records import Point, Provenance, Record, Result, Row
-from capsweep.storage.checked import open_npz
+from capsweep.storage.checked import describe_fault, open_npz
 from capsweep.storage.files import hash_bytes
 
 if TYPE_CHECKING:
@@ -49,6 +50,24 @@ def damage_error(where: str, why: object, cure: str) -> DamageError:
     return DamageError(f"{where} is damaged ({' '.join(str(why).split())}); {cure}")
 
 
+@contextmanager
+def report_damage(where: str, cure: str) -> Iterator[None]:
+    """Convert each ValueError of a `with` block, except DamageError, to a DamageError.
+
+    Args:
+        where: The path or URL of the file that the block reads.
+        cure: What the user can do, or what the program will do.
+    """
+    try:
+        yield
+    except DamageError:
+        raise
+    except ValidationError as error:
+        raise damage_error(where, describe_fault(error), cure) from error
+    except ValueError as error:
+        raise damage_error(where, error, cure) from error
+
+
 def read_if_sound(read: Callable[[], Value]) -> Value | None:
     """Return the value of `read()`, or None if `read()` raises DamageError.
 
@@ -76,12 +95,9 @@ def parse_json(
         DamageError: If the content is not JSON, or if a field does not fit the model. The message
             names the field.
     """
-    try:
+    with report_damage(where, cure):
         value = from_json(content, allow_inf_nan=False)
-    except ValueError as error:
-        raise damage_error(where, error, cure) from error
-    if (fault := records.find_fault(kind, value)) is not None:
-        raise damage_error(where, fault, cure)
+        kind.model_validate(value)
     return value
 
 
@@ -142,11 +158,23 @@ def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -
         DamageError: If the result was altered, belongs to another cell, or has an impossible value.
     """
     result = parse_json(content, where, cure, Result)
-    if (stated := result.get("signature", signature)) != signature:
-        raise damage_error(where, f"it belongs to cell {stated}", cure)
-    if result.get(DIGESTS, {}).get(RESULT) != hash_result(result):
-        raise damage_error(where, "it was altered: its digest is absent or wrong", cure)
+    with report_damage(where, cure):
+        _check_owner(result, signature)
+        if result.get(DIGESTS, {}).get(RESULT) != hash_result(result):
+            raise ValueError("it was altered: its digest is absent or wrong")
     return result
+
+
+def _check_owner(record: Mapping[str, Any], signature: str) -> None:
+    """Raise ValueError if a result or a provenance names another cell."""
+    if (stated := record.get("signature", signature)) != signature:
+        raise ValueError(f"it belongs to cell {stated}")
+
+
+def _check_science(science: Mapping[str, Any], signature: str) -> None:
+    """Raise ValueError if settings have another signature, or a number that is not finite."""
+    if (actual := hash_science(science)) != signature:
+        raise ValueError(f"its settings have the signature {actual}, not {signature}")
 
 
 def read_provenance(
@@ -158,10 +186,10 @@ def read_provenance(
         DamageError: If the file is damaged, or belongs to another cell.
     """
     provenance = parse_json(content, where, cure, Provenance)
-    if (stated := provenance.get("signature", signature)) != signature:
-        raise damage_error(where, f"it belongs to cell {stated}", cure)
-    if "science" in provenance:
-        _check_science(provenance["science"], where, signature, cure)
+    with report_damage(where, cure):
+        _check_owner(provenance, signature)
+        if "science" in provenance:
+            _check_science(provenance["science"], signature)
     return provenance
 
 
@@ -171,29 +199,14 @@ def read_science(content: bytes, where: str, signature: str, cure: str = REMOVE)
     Raises:
         DamageError: If the file is damaged, or belongs to another cell.
     """
-    try:
+    with report_damage(where, cure):
         science = bounded_yaml.load_settings(content)
-    except ConfigError as error:
-        raise damage_error(where, error, cure) from error
-    _check_science(science, where, signature, cure)
+        _check_science(science, signature)
     return science
 
 
-def _check_science(science: Mapping[str, Any], where: str, signature: str, cure: str) -> None:
-    try:
-        actual = hash_science(science)
-    except ValueError as error:  # a number that is not finite
-        raise damage_error(where, error, cure) from error
-    if actual != signature:
-        raise damage_error(
-            where, f"its settings have the signature {actual}, not {signature}", cure
-        )
-
-
-def read_rows(
-    content: bytes, where: str, kind: type[Row], cure: str = REMOVE
-) -> list[dict[str, Any]]:
-    """Read the rows of a file with one JSON object per line.
+def read_rows(name: str, content: bytes, where: str, cure: str = REMOVE) -> list[dict[str, Any]]:
+    """Read the rows of metrics.jsonl or steps.jsonl, which have one JSON object per line.
 
     An incomplete last line is left out, because a killed process may leave such a line.
 
@@ -204,7 +217,7 @@ def read_rows(
     if not lines[-1].endswith(b"}"):
         lines.pop()
     return [
-        parse_json(line, f"{where}, line {number},", cure, kind)
+        parse_json(line, f"{where}, line {number},", cure, ROWS[name])
         for number, line in enumerate(lines, 1)
     ]
 
@@ -228,4 +241,4 @@ def check_content(name: str, content: bytes, where: str, signature: str, cure: s
     elif name == PREDICTIONS:
         read_predictions(content, where)
     elif name in ROWS:
-        read_rows(content, where, ROWS[name], cure)
+        read_rows(name, content, where, cure)

@@ -54,10 +54,9 @@ def find_garbage(ledger: Ledger, storage: Path | None = None) -> Iterator[Garbag
     """
     if (root := ledger.disk) is not None:
         for path in root.glob(f"??/*/{RESUME}"):
+            why = "checkpoint of a finished cell, which only more epochs need"
             if path.with_name(RESULT).exists():
-                yield from _measure(
-                    path, "checkpoint of a finished cell, which only more epochs need", root
-                )
+                yield from _measure(path, why, root)
         for path in root.rglob(".*.tmp"):
             if _is_settled(path):
                 yield from _measure(path, "incomplete file", root)
@@ -133,9 +132,10 @@ def _check_science(ledger: Ledger, cell: str) -> None:
 
 def _check_file(ledger: Ledger, cell: str, name: str) -> None:
     content, where = ledger.read(cell, name), f"{ledger.locate_files(cell)}/{name}"
-    if content is None and name not in transfer.OPTIONAL:
-        raise stored_files.damage_error(where, "it is absent", REMOVE)
-    if content is not None:
-        stored_files.check_content(name, content, where, cell, REMOVE)
-    if content is not None and name.startswith(f"{EVALUATIONS}/") and name.endswith(".npz"):
+    if content is None:
+        if name not in transfer.OPTIONAL:
+            raise stored_files.damage_error(where, "it is absent", REMOVE)
+        return
+    stored_files.check_content(name, content, where, cell, REMOVE)
+    if name.startswith(f"{EVALUATIONS}/") and name.endswith(".npz"):
         stored_files.read_arrays(content, where, "remove it, and evaluate the cell again")

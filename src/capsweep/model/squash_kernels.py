@@ -313,18 +313,14 @@ class SquashedChannels(torch.autograd.Function):
         return pose_BIP
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute the gradient with respect to the channels."""
-        return _differentiate(ctx, grad_outputs[0].contiguous()), None, None
-
-
-@once_differentiable
-def _differentiate(ctx: Any, by_pose_BIP: Tensor) -> Tensor:
-    """Compute the gradient with respect to the channels, in the memory layout of the channels."""
-    (channel_BCHW,) = ctx.saved_tensors
-    by_channel_BCHW = channel_BCHW.new_empty_strided(channel_BCHW.shape, channel_BCHW.stride())
-    _launch(channel_BCHW, by_pose_BIP, by_pose_BIP, by_channel_BCHW, BACKWARD=True)
-    return by_channel_BCHW
+    @once_differentiable
+    def backward(ctx: Any, by_pose_BIP: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        """Compute the gradient with respect to the channels, in their memory layout."""
+        (channel_BCHW,) = ctx.saved_tensors
+        by_channel_BCHW = channel_BCHW.new_empty_strided(channel_BCHW.shape, channel_BCHW.stride())
+        by_pose_BIP = by_pose_BIP.contiguous()
+        _launch(channel_BCHW, by_pose_BIP, by_pose_BIP, by_channel_BCHW, BACKWARD=True)
+        return by_channel_BCHW, None, None
 
 
 def _launch(

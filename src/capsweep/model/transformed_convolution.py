@@ -336,30 +336,29 @@ class TransformedConvolution(torch.autograd.Function):
 
     @staticmethod
     @torch.amp.custom_bwd(device_type="cpu")
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+    @once_differentiable
+    def backward(ctx: Any, gradient_BOHW: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         """Compute the gradients with respect to image, weights and bias; None if not needed."""
-        return *_differentiate(ctx, _put_channels_last(grad_outputs[0])), None, None
-
-
-@once_differentiable
-def _differentiate(ctx: Any, gradient_BHWO: Tensor) -> tuple[Tensor | None, ...]:
-    image_BHWC, weight_OKKC, *kept = ctx.saved_tensors
-    factors = iter(zip(kept[::2], kept[1::2], strict=True)) if kept else None
-    by_image, by_weight = (
-        torch.zeros_like(array) if is_needed else None
-        for array, is_needed in zip((image_BHWC, weight_OKKC), ctx.needs_input_grad, strict=False)
-    )
-    form: BilinearForm = ctx.form
-    for images in form.list_parts(image_BHWC, len(weight_OKKC)):
-        part = None if by_image is None else by_image[images]
-        gradients = gradient_BHWO[images], part, by_weight
-        form.add_gradients(image_BHWC[images], weight_OKKC, *gradients, factors)
-    channels_second = (
-        None if gradient is None else gradient.permute(0, 3, 1, 2)
-        for gradient in (by_image, by_weight)
-    )
-    by_bias = gradient_BHWO.sum((0, 1, 2)) if ctx.needs_input_grad[2] else None
-    return *channels_second, by_bias
+        gradient_BHWO = _put_channels_last(gradient_BOHW)
+        image_BHWC, weight_OKKC, *kept = ctx.saved_tensors
+        factors = iter(zip(kept[::2], kept[1::2], strict=True)) if kept else None
+        by_image, by_weight = (
+            torch.zeros_like(array) if is_needed else None
+            for array, is_needed in zip(
+                (image_BHWC, weight_OKKC), ctx.needs_input_grad, strict=False
+            )
+        )
+        form: BilinearForm = ctx.form
+        for images in form.list_parts(image_BHWC, len(weight_OKKC)):
+            part = None if by_image is None else by_image[images]
+            gradients = gradient_BHWO[images], part, by_weight
+            form.add_gradients(image_BHWC[images], weight_OKKC, *gradients, factors)
+        channels_second = (
+            None if gradient is None else gradient.permute(0, 3, 1, 2)
+            for gradient in (by_image, by_weight)
+        )
+        by_bias = gradient_BHWO.sum((0, 1, 2)) if ctx.needs_input_grad[2] else None
+        return *channels_second, by_bias, None, None
 
 
 def _put_channels_last(array_BCHW: Tensor) -> Tensor:

@@ -252,26 +252,22 @@ class _PoseProducts(torch.autograd.Function):
         return votes_BMJE.view(batch, positions, parents, rows * columns, children)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
-        return _differentiate_products(ctx, *grad_outputs)
+    @once_differentiable
+    def backward(ctx: Any, by_votes_BMJDL: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore
+        """Compute the gradients of poses and weights from the gradient of the votes.
 
-
-@once_differentiable
-def _differentiate_products(ctx: Any, by_votes_BMJDL: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of poses and weights from the gradient of the votes.
-
-    Let X' be the gradient with respect to X. M' is the sum of V' W^T over the parents. W' is the
-    sum of M^T V' over images and positions. Second derivatives raise an error.
-    """
-    pose_BMLRQ, weight_LJQS = ctx.saved_tensors
-    batch, positions, _, rows, _ = pose_BMLRQ.shape
-    _, parents, _, columns = weight_LJQS.shape
-    by_votes_BMJRSL = by_votes_BMJDL.unflatten(3, (rows, columns))
-    by_votes_LEF = by_votes_BMJRSL.permute(5, 0, 1, 3, 2, 4).flatten(4).flatten(1, 3)
-    pose_LEQ = pose_BMLRQ.permute(2, 0, 1, 3, 4).flatten(1, 3)
-    weight_LFQ = weight_LJQS.transpose(2, 3).flatten(1, 2)
-    by_pose_LEQ = torch.bmm(by_votes_LEF, weight_LFQ)
-    by_weight_LQF = torch.bmm(pose_LEQ.transpose(1, 2), by_votes_LEF)
-    by_pose_LBMRQ = by_pose_LEQ.unflatten(1, (batch, positions, rows))
-    by_weight_LQJS = by_weight_LQF.unflatten(2, (parents, columns))
-    return by_pose_LBMRQ.permute(1, 2, 0, 3, 4), by_weight_LQJS.transpose(1, 2)
+        Let X' be the gradient with respect to X. M' is the sum of V' W^T over the parents. W' is
+        the sum of M^T V' over images and positions. Second derivatives raise an error.
+        """
+        pose_BMLRQ, weight_LJQS = ctx.saved_tensors
+        batch, positions, _, rows, _ = pose_BMLRQ.shape
+        _, parents, _, columns = weight_LJQS.shape
+        by_votes_BMJRSL = by_votes_BMJDL.unflatten(3, (rows, columns))
+        by_votes_LEF = by_votes_BMJRSL.permute(5, 0, 1, 3, 2, 4).flatten(4).flatten(1, 3)
+        pose_LEQ = pose_BMLRQ.permute(2, 0, 1, 3, 4).flatten(1, 3)
+        weight_LFQ = weight_LJQS.transpose(2, 3).flatten(1, 2)
+        by_pose_LEQ = torch.bmm(by_votes_LEF, weight_LFQ)
+        by_weight_LQF = torch.bmm(pose_LEQ.transpose(1, 2), by_votes_LEF)
+        by_pose_LBMRQ = by_pose_LEQ.unflatten(1, (batch, positions, rows))
+        by_weight_LQJS = by_weight_LQF.unflatten(2, (parents, columns))
+        return by_pose_LBMRQ.permute(1, 2, 0, 3, 4), by_weight_LQJS.transpose(1, 2)

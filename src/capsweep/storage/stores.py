@@ -153,21 +153,22 @@ class Bucket:
     """
 
     def __init__(self, url: str, key: str) -> None:
-        self.root, self.key = url, key
+        self.root, self.where = url, f"{key}={hide_query(url)}"
         try:
             from pyarrow import ArrowException, fs
         except ImportError as error:
-            raise ConfigError(f"{key}={hide_query(url)}: {error}; install pyarrow") from error
+            raise ConfigError(f"{self.where}: {error}; install pyarrow") from error
         if url.startswith("s3://"):  # a small object is then written by one request, not three
             url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
         try:
             _check_url(self.root, key)
             with self._report_errors():  # pyarrow asks S3 for the region of the bucket
-                self.filesystem, self.folder = fs.FileSystem.from_uri(url)
+                filesystem, folder = fs.FileSystem.from_uri(url)
+            self.filesystem = fs.SubTreeFileSystem(folder, filesystem)
         except UserError:
             raise
         except (ArrowException, ValueError) as error:
-            raise ConfigError(f"{key}={hide_query(self.root)}: {_join_lines(error)}") from error
+            raise ConfigError(f"{self.where}: {_join_lines(error)}") from error
 
     def read(self, name: str) -> bytes | None:
         """Read an object; return None if there is no such object.
@@ -196,7 +197,7 @@ class Bucket:
             OSError: If the file cannot be written.
         """
         with self._report_errors(name, FileNotFoundError):
-            source = self.filesystem.open_input_file(self._path_of(name))
+            source = self.filesystem.open_input_file(name)
         with source:
             size, total = source.size(), 0
             while total < size:
@@ -204,7 +205,7 @@ class Bucket:
                     piece = source.read(PIECE)
                 if not piece:
                     ended = f"{name} ended after {total:,} of {size:,} bytes; try again"
-                    raise StoreError(f"{self.key}={hide_query(self.root)}: {ended}")
+                    raise StoreError(f"{self.where}: {ended}")
                 target.write(piece)
                 total += len(piece)
 
@@ -232,11 +233,10 @@ class Bucket:
 
     def _write_from(self, name: str, source: IO[bytes]) -> None:
         """Write an object from an open file; readers see the object only when it is complete."""
-        path = self._path_of(name)
         # Compression is off, because pyarrow would compress objects whose names end in .gz.
         with (
             self._report_errors(name),
-            self.filesystem.open_output_stream(path, compression=None) as target,
+            self.filesystem.open_output_stream(name, compression=None) as target,
         ):
             shutil.copyfileobj(source, target, PIECE)
 
@@ -260,28 +260,24 @@ class Bucket:
         infos = self._list_infos(folder, is_deep)
         for info in sorted(infos, key=lambda info: info.path):
             if info.is_file:
-                yield info.path.removeprefix(self.folder).lstrip("/"), info.size
+                yield info.path, info.size
 
     def remove(self, name: str) -> None:
         """Remove an object or folder; do nothing if it is absent."""
-        path = self._path_of(name)
         with self._report_errors(name):
             try:
-                info = self.filesystem.get_file_info(path)
+                info = self.filesystem.get_file_info(name)
                 if info.is_file:
-                    self.filesystem.delete_file(path)
-                elif info.size is None and info.type.name == "Directory":
-                    self.filesystem.delete_dir(path)
+                    self.filesystem.delete_file(name)
+                elif info.type.name == "Directory":
+                    self.filesystem.delete_dir(name)
             except FileNotFoundError:  # another process has just removed it
                 return
-
-    def _path_of(self, name: str) -> str:
-        return f"{self.folder}/{name}" if name else self.folder
 
     def _list_infos(self, folder: str, is_deep: bool = False) -> "list[fs.FileInfo]":
         from pyarrow.fs import FileSelector
 
-        place = FileSelector(self._path_of(folder), recursive=is_deep, allow_not_found=True)
+        place = FileSelector(folder, recursive=is_deep, allow_not_found=True)
         with self._report_errors():
             return self.filesystem.get_file_info(place)
 
@@ -299,8 +295,7 @@ class Bucket:
             raise
         except OSError as error:
             what = f"{name}: {_join_lines(error)}" if name else _join_lines(error)
-            where = f"{self.key}={hide_query(self.root)}"
-            raise StoreError(f"{where}: {what}; {CREDENTIALS}") from error
+            raise StoreError(f"{self.where}: {what}; {CREDENTIALS}") from error
 
 
 Store = Disk | Bucket

@@ -15,23 +15,12 @@ from capsweep.lab.evaluation.figures.coupling_maps import CouplingMaps
 from capsweep.lab.evaluation.figures.iterations import (
     LOGITS,
     measure_changes,
-    measure_entropies,
     measure_shares,
     measure_trace,
     summarise_entropies,
 )
-from capsweep.lab.evaluation.traces import RoutedCell, find_routed
+from capsweep.lab.evaluation.traces import find_routed
 from capsweep.model.routing import LayerSizes
-
-
-def summarise(cell: RoutedCell, maps: CouplingMaps | None = None) -> dict[str, np.ndarray]:
-    """The arrays of all layers."""
-    arrays: dict[str, np.ndarray] = {}
-    maps = maps or CouplingMaps(cell, 0)
-    for name, (children, nats_BGT) in measure_entropies(cell, maps.add_images).items():
-        arrays |= summarise_entropies(name, children, nats_BGT)
-    return arrays
-
 
 MATRIX_LAYERS = {"capsules.0": None, "capsules.1": None, "classes": 10}
 
@@ -51,9 +40,11 @@ def test_the_first_iteration_of_every_layer_is_its_control(
 ) -> None:
     cell = make_routed(overrides, 3, 2)
     maps = CouplingMaps(cell, 1)
-    arrays = summarise(cell, maps)
+    maps.collect()
     assert cell.layers.keys() == shares.keys()
     for name, count in shares.items():
+        layer = maps.layers[name]
+        arrays = summarise_entropies(name, layer.children, layer.find_entropies())
         if count is not None:
             assert tuple(arrays[f"{name}.parents"]) == (count, count)
             assert arrays[f"{name}.control"] == pytest.approx(math.log(count))
@@ -61,7 +52,7 @@ def test_the_first_iteration_of_every_layer_is_its_control(
         assert arrays[f"{name}.share.mean"][0] == pytest.approx(1)
         assert arrays[f"{name}.share.mean"][1] < 1
         assert arrays[f"{name}.share.quantiles"].shape == (5, 2)
-        layer = maps.layers[name]  # the shares of a child add up to 1, in each average of them
+        # The shares of a child add up to 1, in each average of them.
         total = 1.0 if count != 11 else pytest.approx(10 / 11, abs=0.01)
         by_type_IJ = layer.average(layer.links.mean_MLJ, layer.type_ML, layer.types)
         assert by_type_IJ.sum(axis=1) == pytest.approx(total)

@@ -45,8 +45,7 @@ def test_frozen_couplings_change_nothing_where_no_image_changes_them(
         if (prior := getattr(layer.routing, "prior_IJ", None)) is not None:
             nn.init.normal_(prior)
     before = routed.predict_scores()
-    assert routed.cell.train is not None
-    with freeze_couplings(routed, average_couplings(routed, routed.cell.train)):
+    with freeze_couplings(routed, average_couplings(routed)):
         frozen = routed.predict_scores()
     np.testing.assert_allclose(frozen[0], before[0], atol=1e-6)
     assert measure_frozen(routed) == measure_error(before)
@@ -64,7 +63,7 @@ def test_frozen_couplings_are_the_mean_of_those_of_images(overrides: tuple[str, 
     images_BCHW = load_digits().evaluation_batch(slice(0, 12)).images_BCHW
     traces = routed.cell(images_BCHW, with_trace=True).traces
     mean_MLJ = traces["classes"][-1]["coupling"].mean(dim=0)
-    found = average_couplings(routed, load_digits())
+    found = average_couplings(routed)
     torch.testing.assert_close(found["classes"], mean_MLJ)
 
 
@@ -73,7 +72,7 @@ def test_one_image_is_its_own_mean() -> None:
     for overrides in (SMALL, MATRIX, ("model=matrix_capsnet_tiny", "routing=em"), ATTENTION):
         routed = make_network(*overrides, examples=1)
         before = routed.predict_scores()[0]
-        with freeze_couplings(routed, average_couplings(routed, load_digits())):
+        with freeze_couplings(routed, average_couplings(routed)):
             frozen = routed.predict_scores()[0]
         np.testing.assert_allclose(frozen, before, rtol=1e-4, atol=1e-5)
 

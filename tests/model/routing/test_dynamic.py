@@ -15,7 +15,6 @@ from routing_oracles import Image, RoutedImage, Shape
 from routing_variants import assert_same, iterations, normal
 from torch import Tensor
 
-from capsweep.model.routing import LayerSizes
 from capsweep.model.routing.dynamic import IMPLS, DynamicRouting, reference
 from capsweep.model.votes import LocalVotes, split_images
 
@@ -53,11 +52,11 @@ def draw_own(votes: LocalVotes) -> tuple[Tensor, Tensor]:
 def choose(chosen: Chosen, bias_JD: Tensor, prior_LJ: Tensor) -> dict[str, Any]:
     """The options of an implementation."""
     with_bias, with_prior, with_none = chosen
-    owned = {
+    return {
         "bias_JD": bias_JD if with_bias else None,
         "prior_LJ": prior_LJ if with_prior else None,
+        "none_of_the_above": with_none,
     }
-    return {**owned, "none_of_the_above": with_none}
 
 
 @oracles.every_shape
@@ -97,16 +96,12 @@ def test_the_last_gradient_is_that_of_one_iteration_with_agreements_that_have_no
         assert_same(one, other)
 
 
-def _module(**changed: Any) -> DynamicRouting:
-    arguments = {"num_iters": 2, "bias": True, "impl": "fast", **changed}
-    return DynamicRouting(**arguments, sizes=LayerSizes(5, 3, 4, 2)).double()
-
-
 @pytest.mark.parametrize("gradient", ["full", "last"])
 def test_the_layer_routes_with_its_own_parameters_and_options(gradient: str) -> None:
     votes = oracles.draw_votes((2, 5, 3, 4, 2))
     leaves, own = oracles.leaves_of(votes)[1:2], draw_own(votes)
-    module = _module(learned_prior=True, none_of_the_above=True, gradient=gradient)
+    chosen = {"none_of_the_above": True, "learned_prior": True, "gradient": gradient}
+    module = DynamicRouting(2, True, "fast", **chosen, sizes=oracles.sizes_of(votes)).double()
     assert not module.prior_IJ.any()  # at first
     with torch.no_grad():
         module.bias_JD.copy_(own[0])

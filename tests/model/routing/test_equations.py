@@ -20,8 +20,6 @@ from capsweep.model.routing.inverted_attention import InvertedAttentionRouting
 from capsweep.model.routing.k_means import KMeansRouting
 from capsweep.model.routing.sda import SDARouting
 from capsweep.model.routing.self_attention import SelfAttentionRouting
-from capsweep.model.routing.self_routing import SelfRouting
-from capsweep.model.routing.variational_bayes import VariationalBayesRouting
 
 
 def price(image: Image, use_LJ: Tensor, ignore_LJ: Tensor, num_iters: int) -> RoutedImage:
@@ -118,10 +116,8 @@ def gate(image: Image, gate_LJP: Tensor, bias_LJ: Tensor) -> RoutedImage:
         logit[link] = (gate_LJP[place] * image.pose[link.child]).sum() + bias_LJ[place]
     coupling = oracles.divide(logit, "types")
     weight = {link: image.activation[link.child] * c for link, c in coupling.items()}
-    mass, total = (
-        oracles.add_up(weight),
-        oracles.add_up({link: image.activation[link.child] for link in weight}),
-    )
+    mass = oracles.add_up(weight)
+    total = oracles.add_up({link: image.activation[link.child] for link in weight})
     pose = {parent: s / mass[parent] for parent, s in oracles.add_votes(image, weight).items()}
     return RoutedImage(coupling, pose, {parent: mass[parent] / total[parent] for parent in mass})
 
@@ -173,10 +169,10 @@ def list_cases() -> Iterator[Case]:
             yield partial(SDARouting, bias=True), agree, {"num_iters": count, "clip": clip}
         for kappa, psi in ((1.0, 1.0), (0.2, 0.5)):
             options = {"num_iters": count, "kappa": kappa, "psi": psi}
-            yield VariationalBayesRouting, infer, options
+            yield variational_bayes.VariationalBayesRouting, infer, options
     for scale in ("pose", "children"):
         yield SelfAttentionRouting, attend_to_all, {"scale": scale}
-    yield SelfRouting, gate, {}
+    yield self_routing.SelfRouting, gate, {}
 
 
 @oracles.every_shape

@@ -112,28 +112,6 @@ class BenchReport:
             value = self.find(case, name, column)
             self.numbers.append(Measurement(f"{case}, {name} {column}", value, unit, bar, True))
 
-    def judge_worst(
-        self, column: str, unit: str, bar: float | None, at_least: bool = False
-    ) -> None:
-        """Add a `Measurement` of the worst number in a column, unless the column has no numbers.
-
-        The name of the measurement has the name of the column, and the case and the candidate of
-        the row with the worst number.
-
-        Args:
-            column: Name of the column in the rows.
-            unit: Unit of the number.
-            bar: The limit for the number; None if there is no limit.
-            at_least: True: `bar` is a lower limit, and the smallest number is the worst. False:
-                `bar` is an upper limit, and the largest number is the worst.
-        """
-        rows = [row for row in self.rows if row.get(column) is not None]
-        if rows:
-            worst = (min if at_least else max)(rows, key=lambda row: row[column])
-            names = ", ".join(worst[name] for name in ("case", "candidate") if name in worst)
-            what = f"{column}, worst case: {names}"
-            self.numbers.append(Measurement(what, worst[column], unit, bar, at_least))
-
     def make_tables(self) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
         """Return the header and the rows of each table; the table of bars is the first."""
         bars = [one.as_row() for one in self.numbers]

@@ -272,5 +272,5 @@ def record_activations(layers: Mapping[str, Any]) -> Iterator[Mapping[str, Tenso
             hook = layer.routing.register_forward_hook(
                 lambda _module, _votes, routed, name=name: last.update({name: routed.act_BJ})
             )
-            hooks.callback(hook.remove)
+            hooks.enter_context(hook)
         yield last

@@ -9,14 +9,15 @@ Shape letters: B images, M parent positions, L children below a position, J pare
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from capsweep.data.batches import EvaluatedSplit
 from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation import sweep_cells
 from capsweep.lab.evaluation.checkpoint import TrainedCell
@@ -81,26 +82,6 @@ def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
     cells.publish_table("routing", "routing", header, lines, notes)
 
 
-class FrozenRouting(nn.Module):
-    """A routing with fixed couplings. The couplings are the same for every image.
-
-    Args:
-        routing: The routing to replace. Only its method `form_parents` is used.
-        coupling_MLJ: The fixed couplings.
-    """
-
-    def __init__(self, routing: nn.Module, coupling_MLJ: Tensor) -> None:
-        super().__init__()
-        self.routing: Any = routing
-        self.coupling_MLJ = coupling_MLJ
-
-    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Form the parents from the votes with the fixed couplings. A trace is never recorded."""
-        pose_BMLP = votes.local_poses()
-        coupling_MLJ = self.coupling_MLJ.to(pose_BMLP.device)
-        return self.routing.form_parents(votes, coupling_MLJ.expand(len(pose_BMLP), -1, -1, -1))
-
-
 def measure_routing(cell: TrainedCell, examples: int) -> dict[str, Any]:
     """Measure the routing of a cell on test images, and return the results as data for JSON.
 
@@ -144,18 +125,19 @@ def measure_frozen(routed: RoutedCell) -> float | None:
     if not all(hasattr(layer.routing, "form_parents") for layer in routed.layers.values()):
         return None
     assert routed.cell.train is not None
-    with freeze_couplings(routed, average_couplings(routed, routed.cell.train)):
+    training = replace(routed, cell=replace(routed.cell, test=routed.cell.train))
+    with freeze_couplings(routed, average_couplings(training)):
         return measure_error(routed.predict_scores())
 
 
-def average_couplings(routed: RoutedCell, split: EvaluatedSplit) -> dict[str, Tensor]:
+def average_couplings(routed: RoutedCell) -> dict[str, Tensor]:
     """Return the mean couplings [M, L, J] of each layer in the last iteration, by layer name.
 
-    The mean is over the first `routed.examples` images of `split`.
+    The mean is over the first `routed.examples` images of the test split.
     """
     links: dict[str, LinkSpread] = {}
     dtype = torch.float32
-    for name, (*_, coupling_BMLJ) in routed.trace_couplings(split):
+    for name, (*_, coupling_BMLJ) in routed.trace_couplings():
         dtype = coupling_BMLJ.dtype
         links.setdefault(name, LinkSpread(coupling_BMLJ.shape[1:])).add_images(coupling_BMLJ)
     return {name: each.mean_MLJ.to(dtype) for name, each in links.items()}
@@ -163,15 +145,23 @@ def average_couplings(routed: RoutedCell, split: EvaluatedSplit) -> dict[str, Te
 
 @contextmanager
 def freeze_couplings(routed: RoutedCell, couplings: Mapping[str, Tensor]) -> Iterator[None]:
-    """Make each routed layer use its fixed couplings [M, L, J] inside the block."""
-    before = {name: layer.routing for name, layer in routed.layers.items()}
-    try:
+    """Make each routed layer use its fixed couplings [M, L, J] inside the block.
+
+    A forward hook forms the parents again, and replaces the result of the routing.
+    """
+    with ExitStack() as hooks:
         for name, layer in routed.layers.items():
-            layer.routing = FrozenRouting(layer.routing, couplings[name])
+            hook = partial(_form_parents, couplings[name])
+            hooks.enter_context(layer.routing.register_forward_hook(hook))
         yield
-    finally:
-        for name, layer in routed.layers.items():
-            layer.routing = before[name]
+
+
+def _form_parents(
+    coupling_MLJ: Tensor, routing: Any, inputs: tuple[LocalVotes], _routed: Routed
+) -> Routed:
+    pose_BMLP = inputs[0].local_poses()
+    coupling_MLJ = coupling_MLJ.to(pose_BMLP.device)
+    return routing.form_parents(inputs[0], coupling_MLJ.expand(len(pose_BMLP), -1, -1, -1))
 
 
 def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:

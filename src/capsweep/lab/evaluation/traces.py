@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from capsweep.data.batches import EvaluatedSplit
 from capsweep.data.images import EVALUATION_BATCH
 from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation.checkpoint import TrainedCell, iterate_batches
@@ -49,21 +48,17 @@ class RoutedCell:
         images = NUMBERS_AT_ONCE // ((POSE + 2 * self.iterations) * votes)
         return min(max(1, images), EVALUATION_BATCH)
 
-    def trace_layers(self, split: EvaluatedSplit | None = None) -> Iterator[tuple[str, Trace]]:
+    def trace_layers(self) -> Iterator[tuple[str, Trace]]:
         """Yield the name and the trace of each layer, for one batch of images after another.
 
         The number of routing iterations in the network is set to `iterations`, and is not reset.
-
-        Args:
-            split: Split whose first `examples` images are traced; None: the test split.
 
         Raises:
             NotApplicableError: The routing keeps no traces.
         """
         for layer in self.layers.values():
             layer.routing.num_iters = self.iterations
-        images = self.cell.test if split is None else split
-        for batch in iterate_batches(images, self.examples, self.images_at_once):
+        for batch in iterate_batches(self.cell.test, self.examples, self.images_at_once):
             for _, traces in self.cell.parts.evaluate(
                 batch, lambda part: trace_images(self.cell, part.images_BCHW)
             ):
@@ -72,20 +67,15 @@ class RoutedCell:
                         raise NotApplicableError("its routing keeps no trace")
                     yield name, trace
 
-    def trace_couplings(
-        self, split: EvaluatedSplit | None = None
-    ) -> Iterator[tuple[str, list[Tensor]]]:
+    def trace_couplings(self) -> Iterator[tuple[str, list[Tensor]]]:
         """Yield the name and the couplings of each layer, for one batch of images after another.
 
         The couplings are a list with a tensor [B, M, L, J] for each iteration.
 
-        Args:
-            split: Split whose first `examples` images are traced; None: the test split.
-
         Raises:
             NotApplicableError: The routing keeps no traces or has no couplings.
         """
-        for name, trace in self.trace_layers(split):
+        for name, trace in self.trace_layers():
             if any("coupling" not in iteration for iteration in trace):
                 raise NotApplicableError("its routing has no couplings")
             yield name, [iteration["coupling"] for iteration in trace]

@@ -58,7 +58,7 @@ from torch import Tensor, nn
 from capsweep.errors import ConfigError
 from capsweep.model.capsules import find_fault_of_kernels, squash
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.dynamic_fast import route_linear
+from capsweep.model.routing.dynamic_fast import list_inputs, route_linear
 from capsweep.model.routing.vote_products import FormedVotes, form_votes, make_fast
 from capsweep.model.votes import LocalVotes, Votes
 
@@ -229,7 +229,7 @@ def fast(votes: LocalVotes, *arguments: Any, normaliser: str = "softmax", **opti
         **options: Keyword arguments of `reference`, except `with_trace`.
     """
     if isinstance(votes, Votes) and normaliser == "softmax":
-        return route_linear(votes, *arguments, **options)
+        return route_linear(*list_inputs(votes, *arguments, **options))
     return _route_formed(votes, *arguments, normaliser=normaliser, **options)
 
 
@@ -253,9 +253,9 @@ def triton_route(
             f"routing.impl=triton cannot run on {votes.device.type} (it needs trainer."
             f"accelerator=gpu and triton): {fault}; set routing.impl=auto, fast or reference"
         )
-    from capsweep.model.routing.dynamic_triton import route_by_kernels
+    from capsweep.model.routing.dynamic_triton import KernelRouting
 
-    return route_by_kernels(votes, *arguments, **options)
+    return Routed(*KernelRouting.apply(*list_inputs(votes, *arguments, **options)))
 
 
 IMPLS = {"reference": reference, "fast": fast, "triton": triton_route}

@@ -187,7 +187,7 @@ class LinearVotes:
         return by_votes_iJDB
 
 
-def route_linear(
+def list_inputs(
     votes: Votes,
     num_iters: int,
     bias_JD: Tensor | None = None,
@@ -195,10 +195,8 @@ def route_linear(
     prior_LJ: Tensor | None = None,
     none_of_the_above: bool = False,
     gradient: str = "full",
-) -> Routed:
-    """Route linear votes as `dynamic.reference` does, without forming the votes.
-
-    The couplings in the result carry no gradient.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, int, bool, bool]:
+    """List the inputs of `route_linear`, from the arguments of `dynamic.reference`.
 
     Args:
         votes: Linear votes.
@@ -209,21 +207,45 @@ def route_linear(
         gradient: "full": gradients flow through all iterations. "last": gradients flow only through
             the last iteration.
     """
-    pose_BIP, weight_IJDP = votes.pose_BIP, votes.weight_IJDP
+    weight_IJDP = votes.weight_IJDP
     if prior_LJ is None:
         prior_LJ = weight_IJDP.new_zeros(weight_IJDP.shape[:2])
     if bias_JD is None:
         bias_JD = weight_IJDP.new_zeros(weight_IJDP.shape[1:3])
-    prior, bias = prior_LJ.T.contiguous()[..., None], bias_JD[..., None]
+    tensors = votes.pose_BIP, weight_IJDP, prior_LJ, bias_JD
+    return *tensors, num_iters, none_of_the_above, gradient == "full"
+
+
+def route_linear(
+    pose_BIP: Tensor,
+    weight_IJDP: Tensor,
+    prior_IJ: Tensor,
+    bias_JD: Tensor,
+    num_iters: int,
+    none_of_the_above: bool,
+    is_full: bool,
+) -> Routed:
+    """Route linear votes as `dynamic.reference` does, without forming the votes.
+
+    The couplings in the result carry no gradient.
+
+    Args:
+        pose_BIP: Poses of the children.
+        weight_IJDP: Vote weights.
+        prior_IJ: Routing logits before the first iteration.
+        bias_JD: Bias added to the sum of the votes in each iteration.
+        num_iters: Number of iterations T, at least 1.
+        none_of_the_above: Whether a share of each child may go to no parent.
+        is_full: Whether gradients flow through all iterations, not only through the last.
+    """
+    prior, bias = prior_IJ.T.contiguous()[..., None], bias_JD[..., None]
     if num_iters == 1:  # autograd can differentiate a single iteration
         linear = LinearVotes(pose_BIP, weight_IJDP)
         _, coupling, sums = run_iterations(linear, prior, bias, 1, none_of_the_above)[0]
         v = squash(sums, dim=1)
     else:
         inputs = pose_BIP, weight_IJDP, prior, bias
-        v, coupling = _LinearRouting.apply(
-            *inputs, num_iters, none_of_the_above, gradient == "full"
-        )
+        v, coupling = _LinearRouting.apply(*inputs, num_iters, none_of_the_above, is_full)
     v_BJD, coupling_BIJ = v.permute(2, 0, 1).contiguous(), coupling.detach().permute(2, 1, 0)
     act_BJ = torch.linalg.vector_norm(v_BJD, dim=-1)
     return Routed(v_BJD, act_BJ, coupling_BIJ.expand(len(v_BJD), -1, -1))
@@ -274,33 +296,31 @@ class _LinearRouting(torch.autograd.Function):
         return squash(iterations[-1].sums, dim=1), iterations[-1].coupling
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        by_v = grad_outputs[0]  # the other output is not differentiable
-        return (None,) * 7 if by_v is None else _differentiate_routing(ctx, by_v.contiguous())
+    @once_differentiable
+    def backward(ctx: Any, by_v: Tensor | None, _: None) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        """Compute the gradients with respect to the inputs; couplings have no gradient.
 
-
-@once_differentiable
-def _differentiate_routing(ctx: Any, by_v: Tensor) -> tuple[Tensor | None, ...]:
-    """Compute the gradients with respect to the inputs of `_LinearRouting`.
-
-    The loop runs over the iterations, from the last to the first.
-    """
-    pose_BIP, weight_IJDP, *flat = ctx.saved_tensors
-    iterations = [Iteration(*flat[start : start + 3]) for start in range(0, len(flat), 3)]
-    linear, with_prior = LinearVotes(pose_BIP, weight_IJDP), ctx.needs_input_grad[2]
-    by_prior, by_bias = torch.zeros_like(iterations[0].coupling), by_v.new_zeros(ctx.bias_shape)
-    by_pose_sum, terms = torch.zeros_like(by_v), list[Term]()
-    for pose_sum, coupling, sums in reversed(iterations):
-        by_sums = squash_gradient(sums, by_v, dim=1)
-        by_bias += by_sums.sum_to_size(by_bias.shape)
-        terms.append((coupling, by_sums))
-        if with_prior or (ctx.is_full and pose_sum is not None):
-            by_logit = linear.differentiate_couplings(coupling, by_sums, by_pose_sum)
-            if with_prior:
-                by_prior += by_logit.sum_to_size(by_prior.shape)
-            if ctx.is_full and pose_sum is not None:
-                terms.append((by_logit, pose_sum))
-        if not ctx.is_full:
-            break
-        by_v = by_pose_sum
-    return *linear.differentiate_inputs(terms), by_prior, by_bias, *(None,) * 3
+        The loop runs over the iterations, from the last to the first.
+        """
+        if by_v is None:
+            return (None,) * 7
+        by_v = by_v.contiguous()
+        pose_BIP, weight_IJDP, *flat = ctx.saved_tensors
+        iterations = [Iteration(*flat[start : start + 3]) for start in range(0, len(flat), 3)]
+        linear, with_prior = LinearVotes(pose_BIP, weight_IJDP), ctx.needs_input_grad[2]
+        by_prior, by_bias = torch.zeros_like(iterations[0].coupling), by_v.new_zeros(ctx.bias_shape)
+        by_pose_sum, terms = torch.zeros_like(by_v), list[Term]()
+        for pose_sum, coupling, sums in reversed(iterations):
+            by_sums = squash_gradient(sums, by_v, dim=1)
+            by_bias += by_sums.sum_to_size(by_bias.shape)
+            terms.append((coupling, by_sums))
+            if with_prior or (ctx.is_full and pose_sum is not None):
+                by_logit = linear.differentiate_couplings(coupling, by_sums, by_pose_sum)
+                if with_prior:
+                    by_prior += by_logit.sum_to_size(by_prior.shape)
+                if ctx.is_full and pose_sum is not None:
+                    terms.append((by_logit, pose_sum))
+            if not ctx.is_full:
+                break
+            by_v = by_pose_sum
+        return *linear.differentiate_inputs(terms), by_prior, by_bias, *(None,) * 3

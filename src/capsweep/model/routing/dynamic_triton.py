@@ -30,14 +30,13 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsweep.model.routing import Routed, softmax_over_parents
+from capsweep.model.routing import softmax_over_parents
 from capsweep.model.routing.dynamic_kernels import (
     differentiate_kernel,
     iterate_kernel,
     transpose_weights_kernel,
 )
 from capsweep.model.squash_kernels import FUSED, differentiate_sums, power_of_two, squash_sums
-from capsweep.model.votes import Votes
 
 cdiv: Any = triton.cdiv  # Any, because the declared type of cdiv includes constants of kernels
 # These constants were measured on an H200 with the network of the paper, for which a program has
@@ -55,38 +54,7 @@ LONGEST_UNROLLED = 16
 SHORTEST_PART = 16  # fewest images in a partial sum
 
 
-def route_by_kernels(
-    votes: Votes,
-    num_iters: int,
-    bias_JD: Tensor | None = None,
-    *,
-    prior_LJ: Tensor | None = None,
-    none_of_the_above: bool = False,
-    gradient: str = "full",
-) -> Routed:
-    """Route linear votes on a GPU as `dynamic.reference` does.
-
-    The couplings in the result carry no gradient.
-
-    Args:
-        votes: Linear votes.
-        num_iters: Number of iterations T, at least 1.
-        bias_JD: Bias added to the sum of the votes in each iteration. None: no bias.
-        prior_LJ: Routing logits before the first iteration. None: 0.
-        none_of_the_above: Whether a share of each child may go to no parent.
-        gradient: "full": gradients flow through all iterations. "last": gradients flow only through
-            the last iteration.
-    """
-    weight_IJDP = votes.weight_IJDP
-    if prior_LJ is None:
-        prior_LJ = weight_IJDP.new_zeros(weight_IJDP.shape[:2])
-    if bias_JD is None:
-        bias_JD = weight_IJDP.new_zeros(weight_IJDP.shape[1:3])
-    options = num_iters, none_of_the_above, gradient == "full"
-    return Routed(*_KernelRouting.apply(votes.pose_BIP, weight_IJDP, prior_LJ, bias_JD, *options))
-
-
-class _KernelRouting(torch.autograd.Function):
+class KernelRouting(torch.autograd.Function):
     """An autograd function that returns the last poses, their lengths and the last couplings.
 
     Poses and lengths are differentiable with respect to child poses, weights, prior and bias; the
@@ -104,6 +72,7 @@ class _KernelRouting(torch.autograd.Function):
         none_of_the_above: bool,
         is_full: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Route linear votes; `dynamic_fast.route_linear` explains the arguments."""
         prior_IJ, bias_JD = prior_IJ.contiguous(), bias_JD.contiguous()
         coupling_IJ = softmax_over_parents(prior_IJ, none_of_the_above, dim=1).contiguous()
         kernels = Kernels(pose_BIP, weight_IJDP.shape)
@@ -128,47 +97,43 @@ class _KernelRouting(torch.autograd.Function):
         return after_TBJD[-1], length_BJ, last_BIJ
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        by_v_BJD, by_length_BJ, _ = grad_outputs
+    @once_differentiable
+    def backward(  # pyright: ignore
+        ctx: Any, by_v_BJD: Tensor | None, by_length_BJ: Tensor | None, _: None
+    ) -> tuple[Tensor | None, ...]:
+        """Compute the gradients with respect to poses, weights, prior and bias.
+
+        The loop runs over the iterations, from the last to the first.
+        """
         if by_v_BJD is None and by_length_BJ is None:
             return (None,) * 7
-        return *_differentiate_routing(ctx, by_v_BJD, by_length_BJ), *(None,) * 3
-
-
-@once_differentiable
-def _differentiate_routing(
-    ctx: Any, by_v_BJD: Tensor | None, by_length_BJ: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    """Compute the gradients with respect to poses, weights, prior and bias.
-
-    The loop runs over the iterations, from the last to the first.
-    """
-    pose_BIP, weight_IPJD, coupling_IJ, coupling_TBIJ, sums_TBJD, after_TBJD = ctx.saved_tensors
-    kernels, last = Kernels(pose_BIP, ctx.shape, weight_IPJD), len(coupling_TBIJ)
-    first, with_prior = 0 if ctx.is_full else last, ctx.needs_input_grad[2]
-    by_sums_TBJD, by_logit_TBIJ = torch.empty_like(sums_TBJD), torch.empty_like(coupling_TBIJ)
-    by_prior_IJ = torch.zeros_like(coupling_IJ) if with_prior else None
-    before_BJD = None if by_v_BJD is None else by_v_BJD.contiguous()
-    length_BJ = None if by_length_BJ is None else by_length_BJ.contiguous()
-    part_XBJD, by_pose_sum_BJD = None, torch.empty_like(sums_TBJD[0])
-    for t in range(last, first - 1, -1):
-        squashed = sums_TBJD[t], by_pose_sum_BJD, by_sums_TBJD[t]
-        differentiate_sums(part_XBJD, before_BJD, length_BJ, *squashed)
-        # Each v except the last contributes to all later logits. No logits follow the last v.
-        before_BJD, length_BJ = None if t == last else by_pose_sum_BJD, None
-        if with_prior or (ctx.is_full and t > 0):
-            coupling_BIJ = coupling_TBIJ[t - 1] if t > 0 else kernels.repeat(coupling_IJ)
-            by_logit_BIJ = by_logit_TBIJ[t - 1] if t > 0 else torch.empty_like(coupling_BIJ)
-            read = coupling_IJ, coupling_BIJ, by_sums_TBJD[t], by_logit_BIJ
-            part_XBJD = kernels.iterate(*read, BACKWARD=True)
-            if by_prior_IJ is not None:
-                by_prior_IJ += by_logit_BIJ.sum(dim=0)
-    chosen = slice(None) if ctx.is_full else slice(-1, None)
-    terms = (coupling_TBIJ, by_logit_TBIJ, by_sums_TBJD, after_TBJD)
-    by_inputs = kernels.differentiate_inputs(
-        coupling_IJ, *(x[chosen] for x in terms), WITH_FIRST=first == 0, WITH_LOGITS=ctx.is_full
-    )
-    return *by_inputs, by_prior_IJ, by_sums_TBJD[first:].sum(dim=(0, 1))
+        pose_BIP, weight_IPJD, coupling_IJ, coupling_TBIJ, sums_TBJD, after_TBJD = ctx.saved_tensors
+        kernels, last = Kernels(pose_BIP, ctx.shape, weight_IPJD), len(coupling_TBIJ)
+        first, with_prior = 0 if ctx.is_full else last, ctx.needs_input_grad[2]
+        by_sums_TBJD, by_logit_TBIJ = torch.empty_like(sums_TBJD), torch.empty_like(coupling_TBIJ)
+        by_prior_IJ = torch.zeros_like(coupling_IJ) if with_prior else None
+        before_BJD = None if by_v_BJD is None else by_v_BJD.contiguous()
+        length_BJ = None if by_length_BJ is None else by_length_BJ.contiguous()
+        part_XBJD, by_pose_sum_BJD = None, torch.empty_like(sums_TBJD[0])
+        for t in range(last, first - 1, -1):
+            squashed = sums_TBJD[t], by_pose_sum_BJD, by_sums_TBJD[t]
+            differentiate_sums(part_XBJD, before_BJD, length_BJ, *squashed)
+            # Each v except the last contributes to all later logits. No logits follow the last v.
+            before_BJD, length_BJ = None if t == last else by_pose_sum_BJD, None
+            if with_prior or (ctx.is_full and t > 0):
+                coupling_BIJ = coupling_TBIJ[t - 1] if t > 0 else kernels.repeat(coupling_IJ)
+                by_logit_BIJ = by_logit_TBIJ[t - 1] if t > 0 else torch.empty_like(coupling_BIJ)
+                read = coupling_IJ, coupling_BIJ, by_sums_TBJD[t], by_logit_BIJ
+                part_XBJD = kernels.iterate(*read, BACKWARD=True)
+                if by_prior_IJ is not None:
+                    by_prior_IJ += by_logit_BIJ.sum(dim=0)
+        chosen = slice(None) if ctx.is_full else slice(-1, None)
+        terms = (coupling_TBIJ, by_logit_TBIJ, by_sums_TBJD, after_TBJD)
+        by_inputs = kernels.differentiate_inputs(
+            coupling_IJ, *(x[chosen] for x in terms), WITH_FIRST=first == 0, WITH_LOGITS=ctx.is_full
+        )
+        by_bias_JD = by_sums_TBJD[first:].sum(dim=(0, 1))
+        return *by_inputs, by_prior_IJ, by_bias_JD, *(None,) * 3
 
 
 class Kernels:

@@ -39,13 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.vote_products import (
-    FormedVotes,
-    VoteMoments,
-    compute_log_fit,
-    form_votes,
-    make_fast,
-)
+from capsweep.model.routing.vote_products import FormedVotes, VoteMoments, form_votes, make_fast
 from capsweep.model.votes import LocalVotes
 
 SMALLEST_MASS = 1e-7  # added to every mass, so that no mass is 0
@@ -136,8 +130,7 @@ def reference(
         trace.append(step)
         if len(trace) == num_iters:
             return make_routed(trace, with_trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
-        scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)  # E-step
-        fit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, log_act_BMJ)
+        fit_BMJL = formed.compute_log_fit(mean_BMJD, variance_BMJD, log_act_BMJ)  # E-step
         assigned_BMJL = formed.apply_given(formed.divide_children(fit_BMJL, procedure.norm))
 
 

@@ -38,13 +38,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingLayer, make_routed
-from capsweep.model.routing.vote_products import (
-    FormedVotes,
-    VoteMoments,
-    compute_log_fit,
-    form_votes,
-    make_fast,
-)
+from capsweep.model.routing.vote_products import FormedVotes, VoteMoments, form_votes, make_fast
 from capsweep.model.votes import LocalVotes
 
 FLOOR = 1e-5  # added to every m_j and var_jd, so that they are above 0
@@ -86,8 +80,8 @@ def reference(
         trace.append({"coupling": coupling_BMJL.mT, "pose": mean_BMJD, "activation": act_BMJ})
         if len(trace) == num_iters:
             return make_routed(trace, with_trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
-        scaled_BMJL = formed.compute_distances(mean_BMJD, variance_BMJD)
-        logit_BMJL = compute_log_fit(scaled_BMJL, variance_BMJD, F.logsigmoid(logit_BMJ))
+        log_act_BMJ = F.logsigmoid(logit_BMJ)
+        logit_BMJL = formed.compute_log_fit(mean_BMJD, variance_BMJD, log_act_BMJ)
 
 
 def _use_children(

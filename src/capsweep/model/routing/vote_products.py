@@ -84,6 +84,21 @@ class FormedVotes:
         squared_BMJLD = (self.votes_BMJLD - mean_BMJD[..., None, :]).square()
         return torch.matmul(squared_BMJLD, (1 / variance_BMJD)[..., None]).squeeze(-1)
 
+    def compute_log_fit(
+        self, mean_BMJD: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tensor
+    ) -> Tensor:
+        """Compute log a_j + log p_j(V_ij) [B, M, J, L], where p_j is the Gaussian of parent j.
+
+        Args:
+            mean_BMJD: Means of the parents.
+            variance_BMJD: Variances of the parents.
+            log_activation_BMJ: Logarithms of the activations a_j.
+        """
+        scaled_BMJL = self.compute_distances(mean_BMJD, variance_BMJD)
+        numbers = variance_BMJD.shape[3]
+        volume_BMJ = variance_BMJD.log().sum(dim=3) + numbers * math.log(2 * math.pi)
+        return (log_activation_BMJ - 0.5 * volume_BMJ)[..., None] - 0.5 * scaled_BMJL
+
     def divide_children(
         self, logit_BMJL: Tensor, norm: str = "all", none_of_the_above: bool = False
     ) -> Tensor:
@@ -252,21 +267,6 @@ class VoteMoments(VoteProducts):
         return by_votes_EDL.baddbmm_(of_difference_EDT, right_ETL)
 
 
-def compute_log_fit(
-    scaled_BMJL: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tensor
-) -> Tensor:
-    """Compute log a_j + log p_j(V_ij) [B, M, J, L], where p_j is the Gaussian of parent j.
-
-    Args:
-        scaled_BMJL: Result of `compute_distances`.
-        variance_BMJD: Variances of the parents.
-        log_activation_BMJ: Logarithms of the activations a_j.
-    """
-    numbers = variance_BMJD.shape[3]
-    volume_BMJ = variance_BMJD.log().sum(dim=3) + numbers * math.log(2 * math.pi)
-    return (log_activation_BMJ - 0.5 * volume_BMJ)[..., None] - 0.5 * scaled_BMJL
-
-
 def form_votes(votes: Any, kind: type[FormedVotes] = FormedVotes) -> Any:
     """Form the votes of a layer, unless they are formed already.
 
@@ -297,19 +297,15 @@ def make_fast(
 
     def route_part(votes: LocalVotes, given: Mapping[str, Any]) -> Routed:
         tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-        fields: list[str] = []
 
-        def body(products: VoteProducts, *leaves: Tensor) -> list[Tensor]:
+        def body(products: VoteProducts, *leaves: Tensor) -> Routed:
             products.votes, products.constants = votes, leaves[len(tensors) :]
             replaced = dict(zip(tensors, leaves, strict=False))
-            routed = reference(**{**given, **replaced, "votes": products})._asdict()
-            fields.extend(name for name, value in routed.items() if value is not None)
-            return [routed[name] for name in fields]
+            return reference(**{**given, **replaced, "votes": products})
 
         votes_BMJDL = votes.form_numbers_first()
         leaves = *tensors.values(), *kind.read_constants(votes, votes_BMJDL)
-        outputs = apply_to_votes(kind, body, votes_BMJDL, *leaves)
-        return Routed(**dict(zip(fields, outputs, strict=True)))
+        return Routed(*apply_to_votes(kind, body, votes_BMJDL, *leaves))
 
     def fast(votes: LocalVotes, *arguments: Any, **options: Any) -> Routed:
         given = signature.bind(votes, *arguments, **options).arguments
@@ -318,7 +314,7 @@ def make_fast(
     return fast
 
 
-Body = Callable[..., Sequence[Tensor]]
+Body = Callable[..., Sequence[Any]]  # each item of the result is a tensor or None
 
 
 def apply_to_votes(
@@ -335,7 +331,7 @@ def apply_to_votes(
         *leaves: Other tensors that `body` reads. They may need a gradient.
 
     Returns:
-        The tensors that `body` returns.
+        The tensors that `body` returns, and None where `body` returns None.
     """
     with _without_tf32():
         if torch.is_grad_enabled():
@@ -360,36 +356,32 @@ class _ProductsFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, kind: type[VoteProducts], body: Body, votes_BMJDL: Tensor, *leaves: Tensor
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor | None, ...]:
         votes = kind(votes_BMJDL)
         with torch.enable_grad():
             detached = [leaf.detach().requires_grad_() for leaf in leaves]
             outputs = body(votes, *detached)
         ctx.set_materialize_grads(False)
         ctx.votes, ctx.leaves, ctx.outputs = votes, detached, outputs
-        return tuple(output.detach() for output in outputs)
+        return tuple(None if output is None else output.detach() for output in outputs)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _differentiate_body(ctx, *grad_outputs)
+    @once_differentiable
+    @_without_tf32()
+    def backward(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        """Compute the gradients with respect to the votes and the leaves.
 
-
-@once_differentiable
-@_without_tf32()
-def _differentiate_body(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Compute the gradients with respect to the votes and the leaves.
-
-    Second derivatives raise an error.
-    """
-    pairs = zip(ctx.outputs, by_outputs, strict=True)
-    known = [(output, by) for output, by in pairs if by is not None and output.requires_grad]
-    if not known:
-        return (None,) * (3 + len(ctx.leaves))
-    outputs, by_known = zip(*known, strict=True)
-    sources = [*ctx.votes.products, *ctx.leaves]
-    gradients = torch.autograd.grad(
-        outputs, sources, by_known, retain_graph=True, allow_unused=True
-    )
-    products = len(ctx.votes.products)
-    by_votes_BMJDL = ctx.votes.differentiate_votes(gradients[:products])
-    return None, None, by_votes_BMJDL, *gradients[products:]
+        Second derivatives raise an error.
+        """
+        pairs = zip(ctx.outputs, by_outputs, strict=True)
+        known = [(output, by) for output, by in pairs if by is not None and output.requires_grad]
+        if not known:
+            return (None,) * (3 + len(ctx.leaves))
+        outputs, by_known = zip(*known, strict=True)
+        sources = [*ctx.votes.products, *ctx.leaves]
+        gradients = torch.autograd.grad(
+            outputs, sources, by_known, retain_graph=True, allow_unused=True
+        )
+        products = len(ctx.votes.products)
+        by_votes_BMJDL = ctx.votes.differentiate_votes(gradients[:products])
+        return None, None, by_votes_BMJDL, *gradients[products:]

@@ -3,12 +3,12 @@
 All pictures show the couplings of the last routing iteration.
 
 Shape letters: M parent positions, L children below a position, I child types, J parent types,
-G groups of children, B images.
+G groups of children, B images, D distributions, T iterations.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from capsweep.config.cell import name_classes
+from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation.couplings import Children, LinkSpread, find_children
 from capsweep.lab.evaluation.figures import Drawing, finish_figure
 from capsweep.lab.evaluation.traces import RoutedCell
@@ -49,6 +50,7 @@ class LayerCouplings:
     def __init__(self, network: nn.Module, layer: Any, shape: Sequence[int]) -> None:
         self.children: Children = find_children(layer, shape)
         self.links = LinkSpread(shape)
+        self.nats: list[np.ndarray] = []  # of each batch: entropies [B, D, T]
         self.counts = np.zeros(len(EDGES) - 1, np.int64)
         self.one_MLJ: Tensor | None = None  # the couplings of the image that is drawn by place
         positions, below, _ = shape
@@ -76,8 +78,21 @@ class LayerCouplings:
             return 1 / (self.children.shape[2] + self.children.rule.none_of_the_above)
         return float(np.nanmean(values))
 
-    def add_images(self, coupling_BMLJ: Tensor, image: int) -> None:
-        """Add the couplings of a batch; keep those of the image with the index `image`."""
+    def find_entropies(self) -> np.ndarray:
+        """Return the entropies [B, D, T] in nats of distributions with at least two choices."""
+        return np.concatenate(self.nats)
+
+    def add_images(self, couplings: Sequence[Tensor], image: int) -> None:
+        """Add the couplings of a batch; keep the last of the image with the index `image`.
+
+        Args:
+            couplings: Couplings [B, M, L, J] of each iteration.
+            image: Index of the image that is drawn by place.
+        """
+        # float32, because there is a number for every child of every image.
+        nats = [self.children.measure(coupling_BMLJ)[0] for coupling_BMLJ in couplings]
+        self.nats.append(np.stack(nats, axis=2, dtype=np.float32))
+        coupling_BMLJ = couplings[-1]
         if 0 <= image - self.links.count < len(coupling_BMLJ):
             self.one_MLJ = coupling_BMLJ[image - self.links.count].cpu().double()
         self.links.add_images(coupling_BMLJ)
@@ -124,20 +139,28 @@ class CouplingMaps:
     Attributes:
         routed: The cell.
         image: Index of the test image whose children are drawn by place.
+        layers: The couplings by name of the layer.
     """
 
     routed: RoutedCell
     image: int
+    layers: dict[str, LayerCouplings] = field(default_factory=dict[str, LayerCouplings])
 
-    def __post_init__(self) -> None:
-        self.layers: dict[str, LayerCouplings] = {}
+    def collect(self) -> None:
+        """Trace the test images, and add up the couplings of each layer.
 
-    def add_images(self, name: str, coupling_BMLJ: Tensor) -> None:
-        """Add the couplings of a layer for a batch of images."""
-        if name not in self.layers:
-            network, layer = self.routed.cell.network, self.routed.layers[name]
-            self.layers[name] = LayerCouplings(network, layer, coupling_BMLJ.shape[1:])
-        self.layers[name].add_images(coupling_BMLJ, self.image)
+        Raises:
+            NotApplicableError: The routing has no couplings, or there is a layer in which no child
+                has a choice.
+        """
+        network = self.routed.cell.network
+        for name, couplings in self.routed.trace_couplings():
+            if name not in self.layers:
+                layer, shape = self.routed.layers[name], couplings[0].shape[1:]
+                self.layers[name] = LayerCouplings(network, layer, shape)
+            if not self.layers[name].children.has_choice.any():
+                raise NotApplicableError(f"the children of {name} have one parent each")
+            self.layers[name].add_images(couplings, self.image)
 
     def draw(self, ending: str) -> Iterator[Drawing]:
         """Yield the map with the histogram, and the places in one image if places are known.

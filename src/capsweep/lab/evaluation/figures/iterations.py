@@ -39,13 +39,13 @@ out. With small variances, this part is the largest. So the figure shows the cha
 assignments R: the mean of |R_ij(t + 1) - R_ij(t)| for iteration t. The last iteration does not
 change the assignments.
 
-Shape letters: B images, G distributions, M parent positions, L children below a position, J parent
+Shape letters: B images, D distributions, M parent positions, L children below a position, J parent
 types, T iterations.
 """
 
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -55,7 +55,7 @@ from torch import Tensor
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.lab.evaluation import TRACED_EXAMPLES, figures
 from capsweep.lab.evaluation.checkpoint import CellLoader
-from capsweep.lab.evaluation.couplings import Children, find_children
+from capsweep.lab.evaluation.couplings import Children
 from capsweep.lab.evaluation.figures import BAND, LEVELS, Drawing, Panel
 from capsweep.lab.evaluation.figures.coupling_maps import CouplingMaps
 from capsweep.lab.evaluation.traces import RoutedCell, Trace, find_routed
@@ -95,10 +95,12 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
             f"--image {options.image}: only images 0 to {routed.examples - 1} are traced"
         )
     maps = CouplingMaps(routed, options.image)
+    maps.collect()
     arrays: dict[str, np.ndarray] = {"levels": np.array(LEVELS)}
     nats, shares, texts = [], [], []
-    for layer, (children, nats_BGT) in measure_entropies(routed, maps.add_images).items():
-        arrays |= summarise_entropies(layer, children, nats_BGT)
+    for layer, couplings in maps.layers.items():
+        children = couplings.children
+        arrays |= summarise_entropies(layer, children, couplings.find_entropies())
         control = float(arrays[f"{layer}.control"])
         nats.append(figures.make_curve(f"{layer}.nats", arrays, layer, control))
         shares.append(figures.make_curve(f"{layer}.share", arrays, layer, 1.0))
@@ -118,52 +120,20 @@ def draw_couplings(loader: CellLoader, name: str, options: Namespace) -> Iterato
     yield from maps.draw(_name_files("", options))
 
 
-def measure_entropies(
-    routed: RoutedCell, observe: Callable[[str, Tensor], object] = lambda *_: None
-) -> dict[str, tuple[Children, np.ndarray]]:
-    """Compute the entropies of the couplings in all traced images.
-
-    Args:
-        routed: The cell.
-        observe: Function that is called with the name of each layer and the couplings of its last
-            iteration, for one batch of images after another.
-
-    Returns:
-        For each routed layer, the children of the layer and the entropies [B, G, T] in nats. Only
-        distributions with at least two choices are included.
-
-    Raises:
-        NotApplicableError: The routing has no couplings, or there is a layer in which no child has
-            a choice.
-    """
-    children: dict[str, Children] = {}
-    parts: dict[str, list[np.ndarray]] = defaultdict(list)
-    for name, couplings in routed.trace_couplings():
-        if name not in children:
-            children[name] = find_children(routed.layers[name], couplings[0].shape[1:])
-        if not children[name].has_choice.any():
-            raise NotApplicableError(f"the children of {name} have one parent each")
-        observe(name, couplings[-1])
-        # float32, because there is a number for every child of every image.
-        nats = [children[name].measure(coupling_BMLJ)[0] for coupling_BMLJ in couplings]
-        parts[name].append(np.stack(nats, axis=2, dtype=np.float32))
-    return {name: (children[name], np.concatenate(parts[name])) for name in parts}
-
-
 def summarise_entropies(
-    layer: str, children: Children, nats_BGT: np.ndarray
+    layer: str, children: Children, nats_BDT: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return the arrays that `draw_couplings` stores for a layer.
 
     The entropies are summarised over all images and distributions.
     """
-    equal_G, iterations = np.log(children.choices), nats_BGT.shape[2]
-    share_BGT = nats_BGT / equal_G[:, None]
+    equal_D, iterations = np.log(children.choices), nats_BDT.shape[2]
+    share_BDT = nats_BDT / equal_D[:, None]
     return {
-        f"{layer}.control": np.array(equal_G.mean()),
+        f"{layer}.control": np.array(equal_D.mean()),
         f"{layer}.parents": np.array([children.choices.min(), children.choices.max()]),
-        **figures.summarise(f"{layer}.nats", nats_BGT.reshape(-1, iterations)),
-        **figures.summarise(f"{layer}.share", share_BGT.reshape(-1, iterations)),
+        **figures.summarise(f"{layer}.nats", nats_BDT.reshape(-1, iterations)),
+        **figures.summarise(f"{layer}.share", share_BDT.reshape(-1, iterations)),
     }
 
 

@@ -194,8 +194,8 @@ def _check_meanings(choices: Mapping[str, Any]) -> None:
 def _run_hydra(groups: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the configuration of a choice of groups, unresolved, and the option of each group."""
     try:
-        config: Any = hydra_compose("train", overrides=list(groups), return_hydra_config=True)
-        written = OmegaConf.to_container(config, resolve=False)
+        config = hydra_compose("train", overrides=list(groups), return_hydra_config=True)
+        written: Any = OmegaConf.to_container(config, resolve=False)
         return written, written.pop("hydra")["runtime"]["choices"]
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         text = " ".join(str(error).split()).partition(" Did you mean")[0]

@@ -37,7 +37,7 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
     labels = expand.make_labels(sweep, [point for point in points if not point.waits])
     content.write_columns(node.storage, labels)
     view = _make_view(sweep, points, labels)
-    print(upload.send_workspace(view, logger["entity"], logger["project"], parsed.url))
+    print(upload.send_workspace(view, logger["entity"], logger["project"]))
     server = mode.read_server_url()
     unsynced = upload.find_unsynced(Ledger(node.ledger), node.storage, server, view.cells).waiting
     if unsynced:

@@ -256,8 +256,8 @@ def _make_sections(view: SweepView) -> "list[Section]":
     return [ws.Section(name=name, panels=made, is_open=True) for name, made in panels.items()]
 
 
-def send_workspace(view: SweepView, entity: str | None, project: str, url: str | None) -> str:
-    """Save a workspace at the server, and return the URL of the workspace.
+def send_workspace(view: SweepView, entity: str | None, project: str) -> str:
+    """Save a new workspace at the server, and return the URL of the workspace.
 
     Another process saves the workspace. If this takes longer than SEND_SECONDS, the process is
     killed.
@@ -266,12 +266,11 @@ def send_workspace(view: SweepView, entity: str | None, project: str, url: str |
         view: The content of the workspace.
         entity: The user or team at W&B; None: the default of the login.
         project: The project at W&B.
-        url: The URL of the workspace that is replaced; None: a new workspace is made.
 
     Raises:
         UserError: If the workspace is not saved. The message contains W&B's reason.
     """
-    place = {"entity": entity, "project": project, "url": url}
+    place = {"entity": entity, "project": project}
     child = WandbProcess(WORKSPACE_HANDLER)
     try:
         return child.ask("save", SEND_SECONDS, view=asdict(view), **place)["url"]
@@ -285,14 +284,8 @@ def send_workspace(view: SweepView, entity: str | None, project: str, url: str |
 def handle_workspace(request: Mapping[str, Any]) -> dict[str, str]:
     """Carry out the request of `send_workspace`, which runs this function in a child process."""
     import wandb
-    from wandb_workspaces.workspaces import Workspace
 
     entity = request["entity"] or wandb.Api().default_entity or ""
     workspace = build_workspace(SweepView(**request["view"]), entity, request["project"])
-    if request["url"] is not None:
-        saved = Workspace.from_url(request["url"])
-        for name in ("name", "sections", "settings", "runset_settings"):
-            setattr(saved, name, getattr(workspace, name))
-        workspace = saved
     workspace.save()
     return {"url": workspace.url}

@@ -195,14 +195,13 @@ def list_variants() -> dict[str, Way]:
 
 
 @lru_cache(maxsize=1)  # the candidates of a network are compared one after another
-def compute_expected(
-    network: Words,
-    images: int,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | None = None,
-) -> Results:
-    """Compute the results with which all ways to train a network must agree."""
-    return StepTraining(Way(network, REFERENCE), images, dtype, device).compute_results()
+def compute_expected(network: Words, images: int, is_exact: bool = False) -> Results:
+    """Compute the results with which all ways to train a network must agree.
+
+    With `is_exact`, they are computed in float64 on the CPU.
+    """
+    precision = (torch.float64, torch.device("cpu")) if is_exact else ()
+    return StepTraining(Way(network, REFERENCE), images, *precision).compute_results()
 
 
 # Case, number of images, ways to train, and the minimum duration of all rounds in seconds.
@@ -340,7 +339,7 @@ def find_errors(way: Way, precision: str, images: int) -> dict[str, tuple[float,
     Returns:
         For outputs and for gradients, the largest error and the name of the tensor that has it.
     """
-    exact = compute_expected(way.network, images, torch.float64, torch.device("cpu"))
+    exact = compute_expected(way.network, images, is_exact=True)
     dtype = torch.float64 if precision == "float64" else torch.float32
     given = StepTraining(way, images, dtype).compute_results()
     outputs = {name: exact[name] for name in ("scores", "loss")}

@@ -68,16 +68,6 @@ def test_cells_are_listed_and_shown_as_text_and_json(swept: Path, ask: Ask) -> N
     assert cell["provenance"]["command"].startswith("capsweep train ")
 
 
-def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, ask: Ask) -> None:
-    path = next(swept.glob(f"ledger/*/{list_signatures(swept)[0]}/provenance.json"))
-    overrides = json.loads(path.read_text())["overrides"]
-    others = [text for text in overrides if not text.startswith("seed=")]
-    text = ask(swept, "why", *others, "seed=7")
-    assert "missing" in text
-    assert "  seed: 7 here, " in text
-    assert text.count(" here, ") == 1
-
-
 def test_reproduce_prints_the_command_and_run_gives_the_same_numbers(swept: Path, ask: Ask) -> None:
     first = list_signatures(swept)[0]
     result = next(swept.glob(f"ledger/*/{first}/result.json"))

@@ -6,11 +6,10 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import PurePath
-from typing import Any
 
 from capsweep.config import places
 from capsweep.config.cell import flatten
@@ -83,33 +82,6 @@ def run_show(parsed: argparse.Namespace) -> None:
             print(f"  {key}: {value}")
     if failure:
         print(f"\nfailure\n{failure}")
-
-
-def run_why(parsed: argparse.Namespace) -> None:
-    """Print the keys in which a cell differs from the nearest other finished cell.
-
-    The nearest cell is the finished cell that differs in the fewest keys.
-    """
-    from capsweep.config import compose
-
-    ledger = open_ledger(parsed)
-    if len(parsed.cell) == 1 and "=" not in parsed.cell[0]:
-        signature = find_signature(ledger, parsed.cell[0])
-        science: Mapping[str, Any] = ledger.read_science(signature) or {}
-    else:
-        cell = compose.cell(parsed.cell)
-        signature, science = cell.signature, cell.science
-    others = [name for name in ledger.list_signatures() if name != signature]
-    finished = [name for name in others if ledger.read_result(name) is not None]
-    print(f"cell {signature}: {ledger.read_entry(signature).status}")
-    if not finished:
-        print("there is no other finished cell")
-        return
-    changed = {n: causes.find_differences(science, ledger.read_science(n) or {}) for n in finished}
-    nearest = min(finished, key=lambda name: len(changed[name]))
-    print(f"the nearest finished cell is {nearest}; it differs in")
-    for key, (here, there) in changed[nearest].items():
-        print(f"  {key}: {json.dumps(here)} here, {json.dumps(there)} there")
 
 
 def run_failures(parsed: argparse.Namespace) -> None:

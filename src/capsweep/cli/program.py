@@ -104,7 +104,6 @@ REPORT = (
 FILTERS = _option(
     "filters", "settings, states or first characters: seed=0 status=failed ab", nargs="*"
 )
-CELL = _option("cell", "a signature, or overrides such as routing.num_iters=2", nargs="+")
 REMOVABLE = _option("signature", "cells, by first characters of their signatures", nargs="+")
 RERUN = _switch("--run", "run the cell again, and compare its metrics with the stored ones")
 LIGHT = _switch("--without-weights", "leave out the files weights.ckpt")
@@ -132,7 +131,6 @@ COMMANDS = {
 LEDGER = {
     "ls": ("list cells, one on a line, the newest last", [FILTERS, JSON]),
     "show": ("print everything that is known of a cell", [SIGNATURE, JSON]),
-    "why": ("print the keys in which a cell differs from the nearest finished cell", [CELL]),
     "failures": ("list failed cells by cause, of all sweeps or of one", [FILTERS]),
     "reproduce": ("print the command that repeats a cell", [SIGNATURE, OVERRIDES, RERUN]),
     "rm": ("remove cells; a sweep that needs them runs them again", [REMOVABLE]),

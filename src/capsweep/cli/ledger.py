@@ -154,20 +154,20 @@ def run_rm(parsed: argparse.Namespace) -> None:
 def run_release(parsed: argparse.Namespace) -> None:
     """Remove the claim of a run whose machine is gone; stop with an error if the run continues."""
     ledger = open_ledger(parsed)
-    claims = {} if ledger.disk is None else lease.read_claims(ledger.disk)
+    disk = ledger.disk
+    claims = {} if disk is None else lease.read_claims(disk)
     if (signature := parsed.signature) not in claims:  # a claimed cell may have no folder yet
         signature = find_signature(ledger, signature)
-    if (claim := claims.get(signature)) is None:
+    if disk is None or (claim := claims.get(signature)) is None:
         raise UserError(f"{signature}: no process has claimed this cell; nothing to release")
     owner = claim.owner
     if not (owner.is_alive or owner.is_dead):
         print(f"waiting {lease.LEASE_SECONDS:.0f} s for a sign of life of {owner}", flush=True)
-    assert ledger.disk is not None
     try:
-        lease.check_dead(ledger.disk, claim)
+        lease.check_dead(disk, claim)
     except lease.ClaimedElsewhereError as error:
         raise UserError(f"{error}; stop that process first") from error
-    lease.remove_dead_claim(ledger.disk, claim)
+    lease.remove_dead_claim(disk, claim)
     print(f"released {signature} from {owner}")
 
 

@@ -7,7 +7,6 @@ commands.
 """
 
 import argparse
-import importlib
 import os
 import pkgutil
 import re
@@ -241,8 +240,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_package(commands: Any, package: str, group: str = "") -> None:
     """Add the commands that the modules of a package declare; an inner package is a group."""
-    for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        module = importlib.import_module(f"{package}.{found.name}")
+    for found in pkgutil.iter_modules(pkgutil.resolve_name(package).__path__):
+        module = pkgutil.resolve_name(f"{package}.{found.name}")
         if found.ispkg:
             inner = _add_group(commands, found.name, module.TEXT)
             _add_package(inner, module.__name__, found.name)
@@ -261,8 +260,7 @@ def _add_command(commands: Any, handler: str, name: str, command: Command, group
     """Add a command, its options, and the words that its help lists."""
     text, options = command
     listed = words.describe_words(words.find_target([*group.split(), name]))
-    takes_keys = (("overrides", "*"), ("sweep", "*"))
-    if listed and any((option, kw.get("nargs")) in takes_keys for option, kw in options):
+    if listed and any(option in (OVERRIDES, *SWEEP) for option in options):
         listed += "\n  key=value              any key of conf/"
     parser = commands.add_parser(
         name,
@@ -296,12 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] in (["sweep"], ["train"]):
         terminal.outlive_readers()  # so that `| head` does not end a training
     try:
-        try:
-            return _run_reported(arguments)
-        finally:  # an error of a flush at Python's exit could not be caught
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
+        return _run_reported(arguments)
     except OSError as error:
         return _report_os_error(error)
 
@@ -328,6 +321,9 @@ def _run_reported(arguments: list[str]) -> int:
         fault = f"unexpected {type(error).__name__}: {message}"
         print(f"error: {fault}; the traceback is in {_keep_traceback(error)}", file=sys.stderr)
         return UNEXPECTED
+    finally:  # an error of a flush at Python's exit could not be caught
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
 
 
 def _report_os_error(error: OSError) -> int:
@@ -351,11 +347,10 @@ def _keep_traceback(error: Exception) -> str:
 
     If no file can be written, return the reason instead.
     """
-    text = "".join(traceback.format_exception(error)).encode(errors="backslashreplace")
     try:
         number, name = tempfile.mkstemp(".txt", make_scratch_prefix("capsweep-error"))
-        with os.fdopen(number, "wb") as file:
-            file.write(text)
+        with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+            traceback.print_exception(error, file=file)
         return name
     except OSError as fault:
         return f"no file ({fault.strerror})"
@@ -372,10 +367,9 @@ def _run_command(arguments: list[str]) -> int:
 
         return train.main(arguments[arguments[:1] == ["train"] :])
     parsed = parse_arguments(arguments)
-    module, _, function = parsed.handler.partition(":")
-    if function == "run_sweep" and not parsed.dry_run:  # printed before imports that take a second
+    if parsed.command == "sweep" and not parsed.dry_run:  # printed before imports that take seconds
         terminal.announce(f"{parsed.sweep}: composing its cells")
-    return getattr(importlib.import_module(module), function)(parsed) or 0
+    return pkgutil.resolve_name(parsed.handler)(parsed) or 0
 
 
 def _clean_variables() -> None:

@@ -211,10 +211,8 @@ def print_table(console: "Console", table: "RenderableType") -> None:
     Text in columns is wrapped between words, so that the table fits if possible. A table that is
     still too wide is printed beyond the edge of the terminal, because a number must never be cut.
     """
-    from rich.measure import Measurement
-
     unbounded = console.options.update(max_width=WIDEST)
-    least = Measurement.get(console, unbounded, table).minimum
+    least = console.measure(table, options=unbounded).minimum
     width = console.width
     console.width = max(least, width)
     console.print(table)

@@ -66,9 +66,11 @@ class ShardJob(Protocol):
     @property
     def content(self) -> DataSetContent:
         """The description of the examples; its hash is the fingerprint of the data set."""
+        ...
 
     def list_fields(self) -> Fields:
         """Return the dtype and the shape of each field of an example."""
+        ...
 
     def build_maker(self, split: str) -> Maker:
         """Return a function that makes the examples of a split, one range per call.
@@ -76,6 +78,7 @@ class ShardJob(Protocol):
         Args:
             split: Name of the split.
         """
+        ...
 
 
 def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...]:

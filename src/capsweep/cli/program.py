@@ -88,8 +88,7 @@ RUN = (
     _switch("--detach", "submit the sweep to the cluster's job server, and return at once"),
     _switch("--here", "use the Ray of the cluster to which this node belongs"),
 )
-DATASET = _option("name", "a file of data_prep (default: multimnist)", nargs="?")
-MAKE = (DATASET, OVERRIDES, DRY_RUN)
+MAKE = (OVERRIDES, DRY_RUN)
 SYNC = (
     _option("--jobs", "cells uploaded at once (default: 4)", type=whole_number(1), default=4),
     _option("--timeout", "seconds for each cell (default: 120)", type=whole_number(1), default=120),
@@ -188,11 +187,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         cure = f"see `{parsed.program} --help`"
         raise UserError(f"{parsed.program}: unrecognized arguments: {' '.join(unknown)}; {cure}")
     parsed.overrides = [*getattr(parsed, "overrides", ()), *rest]
-    if target == "shards":
-        _separate_name(parsed, "name", values.get("DATASET") or "", "multimnist")
-    elif hasattr(parsed, "sweep"):
-        named = values.pop("SWEEP", "")
-        _separate_name(parsed, "sweep", named, "ablation" if is_grid else None)
+    if hasattr(parsed, "sweep"):
+        _separate_name(parsed, values.pop("SWEEP", ""), "ablation" if is_grid else None)
     given = {"EXECUTOR": "ray"} | values
     typed = {word.name.lower(): given.get(word.name) for word in words.list_words(target)}
     vars(parsed).update(typed | {"sweep": getattr(parsed, "sweep", None)})
@@ -200,26 +196,25 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
-def _separate_name(parsed: argparse.Namespace, field: str, named: str, default: str | None) -> None:
-    """Separate the name of a sweep or data set from the overrides, which may be in any order.
+def _separate_name(parsed: argparse.Namespace, named: str, default: str | None) -> None:
+    """Separate the name of a sweep from the overrides, which may be in any order.
 
     Args:
-        parsed: The options. The attributes `field` and `overrides` are replaced.
-        field: The attribute that holds the name: "sweep" or "name".
-        named: The value of SWEEP or DATASET, or empty.
+        parsed: The options. The attributes `sweep` and `overrides` are replaced.
+        named: The value of SWEEP, or empty.
         default: The name if none was typed.
 
     Raises:
         UserError: Two different names were typed.
     """
-    first = getattr(parsed, field) or []
+    first = parsed.sweep or []
     typed = [*(first if isinstance(first, list) else [first]), *parsed.overrides]
     parsed.overrides = [word for word in typed if "=" in word or word.startswith(("~", "+"))]
     names = list(dict.fromkeys(w for w in (*typed, named) if w and w not in parsed.overrides))
     if len(names) > 1:
         typed_names = " and ".join(n[:80] for n in names)
         raise UserError(f"{typed_names}: {parsed.program} takes one name; overrides are key=value")
-    setattr(parsed, field, names[0] if names else default)
+    parsed.sweep = names[0] if names else default
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -11,13 +11,11 @@ import official_files
 import pytest
 import shard_folders
 import torch
-from trained_cells import fill_overrides, find_folder, read_outputs, train
+from trained_cells import fill_overrides, find_folder, read_outputs, train, trained
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import DataError, UserError
-from capsweep.lab.evaluation.checkpoint import CellLoader
-from capsweep.ledger.ledger import Ledger
 from capsweep.shards import manifest
 from capsweep.shards.manifest import Manifest, Origin, hash_declared
 from capsweep.shards.reader import declare_data_set
@@ -80,9 +78,7 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
     assert provenance["fingerprint"] == whole.content.fingerprint
     for shard in whole.list_shards("train"):
         (folder / shard.name).unlink()
-    here = places.resolve(cell.config["places"])
-    loader = CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
-    asked = loader.load(cell.signature)
+    asked = trained(cell)
     clean = asked.verify()
     assert clean.wrong / clean.examples == pytest.approx(result["metrics"]["test/error"])
     assert asked.test.evaluation_batch(slice(3, 5)).targets_BLCHW.shape == (2, 2, 1, 36, 36)

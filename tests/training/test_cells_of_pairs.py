@@ -1,7 +1,6 @@
 """Cells on shards, on composed images and on novel viewpoints, from configuration to the ledger."""
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import official_files
 import pytest
 import shard_folders
 import torch
-from trained_cells import fill_overrides, find_folder, read_outputs, train, trained
+from trained_cells import fill_overrides, read_outputs, read_provenance, train, trained
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
@@ -74,8 +73,7 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
     cell = declared(whole, folder)
     result = train(cell)
     assert result["metrics"]["val/error"] <= 1
-    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
-    assert provenance["fingerprint"] == whole.content.fingerprint
+    assert read_provenance(cell)["fingerprint"] == whole.content.fingerprint
     for shard in whole.list_shards("train"):
         (folder / shard.name).unlink()
     asked = trained(cell)

@@ -3,7 +3,6 @@ same code there, and cells must be those of ordinary steps to the last bit.
 """
 
 import contextlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trained_cells import assert_equal, fill_overrides, find_folder, read_outputs, train
+from trained_cells import assert_equal, fill_overrides, read_outputs, read_provenance, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
@@ -83,8 +82,7 @@ def test_a_cell_of_captured_steps_is_that_of_ordinary_ones(
     train(captured)
     assert_equal(captured, ordinary)
     assert graphs[0].reason is None
-    provenance = json.loads((find_folder(captured) / "provenance.json").read_text())
-    assert provenance["graphs"].startswith("captured, batches of ")
+    assert read_provenance(captured)["graphs"].startswith("captured, batches of ")
 
 
 @pytest.mark.gpu
@@ -190,8 +188,7 @@ def test_a_cell_whose_steps_cannot_be_captured_is_trained_eagerly_with_a_line(
     assert_equal(captured, ordinary)
     why = "its step cannot be captured: not permitted when stream is capturing"
     assert why in read_line(capsys)
-    provenance = json.loads((find_folder(captured) / "provenance.json").read_text())
-    assert provenance["graphs"].startswith(f"off: {why}")
+    assert read_provenance(captured)["graphs"].startswith(f"off: {why}")
 
 
 def test_on_a_gpu_an_optimiser_without_a_capturable_form_is_told_in_a_line(

@@ -114,7 +114,6 @@ class CapsuleTask(LightningModule):
 
     def on_train_start(self) -> None:
         """Store the number of training steps, and prepare the captured steps."""
-        assert self.trainer is not None
         self.steps = int(self.trainer.estimated_stepping_batches)
         self.captured = self.make_graphs(self.trainer.optimizers[0])
         reason = self.captured.reason

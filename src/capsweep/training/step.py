@@ -220,9 +220,7 @@ def list_numbers(step: TrainingStep) -> dict[str, float]:
     Returns:
         The value of each attribute, by a name such as "network.capsules.calls".
     """
-    owners: dict[str, object] = {
-        f"network.{name}".rstrip("."): module for name, module in step.network.named_modules()
-    }
+    owners: dict[str, object] = dict(step.network.named_modules(prefix="network"))
     owners["loss"] = step.objective.classification
     return {
         f"{owner}.{name}": value

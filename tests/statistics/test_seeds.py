@@ -90,6 +90,7 @@ def test_differences_that_are_none_are_refused(values: list[float]) -> None:
 def test_holms_worked_example() -> None:
     # Holm 1979's procedure on 0.01, 0.04, 0.03, 0.005: 4, 3, 2, 1 times in order, made monotone.
     assert adjust_holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert adjust_holm([None, 0.04, None]) == [None, 0.04, None]
 
 
 @given(p_values=P_VALUES)
@@ -98,6 +99,7 @@ def test_adjusted_values_are_never_smaller_keep_the_order_and_stay_below_bonferr
 ) -> None:
     adjusted = adjust_holm(p_values)
     for raw, p in zip(p_values, adjusted, strict=True):
+        assert p is not None
         assert raw <= p <= min(1.0, raw * len(p_values)) + 1e-15
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     assert [adjusted[i] for i in order] == sorted(adjusted)

@@ -184,8 +184,10 @@ class WandbServer:
             return FIXED[operation]
         if operation.startswith(("run", "upsertbucket")):
             return self._answer_run(operation, asked)
-        if "view" in operation:
-            return self._answer_view(operation, asked)
+        if operation.startswith("upsertview"):
+            self.views[asked["name"]] = asked
+            view = {"id": f"view-{len(self.views)}", "name": asked["name"]}
+            return {"upsertView": {"view": view, "inserted": True}}
         if operation == "createrunfiles":
             place = f"{self.url}/upload/{asked['project']}/{asked['run']}"
             files = [{"name": name, "uploadUrl": f"{place}/{name}"} for name in asked["files"]]
@@ -210,16 +212,6 @@ class WandbServer:
             run.sessions += 1
         bucket = run.describe() | {"description": "", "sweepName": None}
         return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}
-
-    def _answer_view(self, operation: str, asked: dict[str, Any]) -> dict[str, Any]:
-        if operation.startswith("upsert"):
-            self.views[asked["name"]] = asked
-            view = {"id": asked.get("id") or f"view-{len(self.views)}", "name": asked["name"]}
-            return {"upsertView": {"view": view, "inserted": asked.get("id") is None}}
-        found = [view for name, view in self.views.items() if name == asked["viewName"]]
-        names = ("displayName", "spec")
-        edges = [{"node": {"id": "view-1", **{n: view[n] for n in names}}} for view in found]
-        return {"project": {"allViews": {"edges": edges}}}
 
 
 @contextmanager

@@ -19,9 +19,11 @@ def output() -> io.StringIO:
     return io.StringIO()
 
 
-def make_progress(output: io.StringIO, **lengths: float) -> SweepProgress:
+def make_progress(
+    output: io.StringIO, is_terminal: bool = False, **lengths: float
+) -> SweepProgress:
     names = {"a": "cnn · seed 0", "b": "cnn · seed 1", "c": "cnn · seed 2"}
-    console = Console(file=output, width=200)
+    console = Console(file=output, width=200, force_terminal=is_terminal)
     return SweepProgress(console, names, 3, "test/error", lengths, Ledger("none"))
 
 
@@ -69,8 +71,7 @@ def test_a_log_gets_a_line_a_minute(output: io.StringIO) -> None:
 
 
 def test_a_running_cell_has_a_bar_on_a_terminal(output: io.StringIO) -> None:
-    console, names = Console(file=output, width=200, force_terminal=True), {"a": "cnn · seed 0"}
-    progress = SweepProgress(console, names, 2, "test/error", {}, Ledger("none"))
+    progress = make_progress(output, is_terminal=True)
 
     def look() -> str:
         output.truncate(output.seek(0))
@@ -82,7 +83,7 @@ def test_a_running_cell_has_a_bar_on_a_terminal(output: io.StringIO) -> None:
         assert "starts" in look()
         progress.on_epoch("a", ROW)
         assert "epoch 1 of 4" in look()
-        assert "0 done, 1 running, 0 failed of 2" in look()
+        assert "0 done, 1 running, 0 failed of 3" in look()
         progress.on_end("a", Outcome(paused="its worker was lost"))
         progress.on_start("a", 4)
         assert "epoch" not in look()

@@ -69,7 +69,9 @@ def test_what_all_published_numbers_are_of_gives_way_to_what_one_is_of(load: Loa
 AXIS = "      routing.num_iters: [1, 3]\n"
 FIXED = "fixed: [model=capsnet_small]"
 HEAD = TEXT[TEXT.index("[") : TEXT.index("  cnn")]
+SEEDS = ("[]", "[0, 0]", "[-1]", "3", "[1.0]", "[true]")
 REFUSED = [
+    *(("[0, 1]", seeds, "seeds must be distinct whole numbers") for seeds in SEEDS),
     (FIXED, f"{FIXED}\n    matched: maybe", r"matched: Input should be a valid boolean"),
     (FIXED, f"{FIXED}\n    matchd: true", r"matchd: no such key; did you mean matched\?"),
     ("  capsnet:", '  "":', r"arms: '' cannot name an arm; write one line of printable text"),
@@ -112,12 +114,6 @@ def test_a_file_draws_nothing_from_the_environment(
     with pytest.raises(ConfigError, match=r"^small\.yaml: arm .*: logger\.project may") as caught:
         expand.expand_sweep(sweep)
     assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize("seeds", ["[]", "[0, 0]", "[-1]", "3", "[1.0]", "[true]"])
-def test_seeds_are_distinct_whole_numbers(seeds: str, load: Load) -> None:
-    with pytest.raises(ConfigError, match=r"^small\.yaml: seeds must be distinct whole numbers"):
-        load("seeds: [0, 1]", f"seeds: {seeds}")
 
 
 def test_a_value_of_an_axis_is_what_the_command_line_reads(load: Load) -> None:

@@ -116,7 +116,6 @@ NEW = (
     _option("--validation", "its validation images: a share, or a path", type=share_or_path),
     _option("--size", "stretch its pictures to N or HEIGHTxWIDTH pixels", type=size_in_pixels),
 )
-URL = _option("--url", "the workspace to update; default: make a new one")
 
 COMMANDS = {
     "sweep": ("run the missing cells of a sweep, then print its table", [*SWEEP, *RUN]),
@@ -148,7 +147,7 @@ DATA = {
 }
 WANDB = {
     "sync": ("upload the cells that W&B does not have", [SIGNATURES, *SYNC, JSON]),
-    "dashboard": ("save a workspace for a sweep in W&B", [*SWEEP, URL]),
+    "dashboard": ("save a workspace for a sweep in W&B", SWEEP),
 }
 LAB = "capsweep.lab.commands"
 GROUPS = {

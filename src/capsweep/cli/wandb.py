@@ -37,7 +37,7 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
     labels = expand.make_labels(sweep, [point for point in points if not point.waits])
     content.write_columns(node.storage, labels)
     view = _make_view(sweep, points, labels)
-    print(upload.send_workspace(view, logger["entity"], logger["project"], parsed.url))
+    print(upload.send_workspace(view, logger["entity"], logger["project"]))
     server = mode.read_server_url()
     unsynced = upload.find_unsynced(Ledger(node.ledger), node.storage, server, view.cells).waiting
     if unsynced:
@@ -75,11 +75,9 @@ def run_sync(parsed: argparse.Namespace) -> int:
     cells = select_cells(ledger, parsed.signature)
     result = upload.find_unsynced(ledger, storage, server, cells)
     if result.waiting:
-
-        def report_cell(signature: str, fault: str | None) -> None:
+        uploads = Sync(ledger, storage, server, parsed.jobs, parsed.timeout).run(result)
+        for signature, fault in uploads:
             terminal.print_paragraph(console, f"{signature}: {fault or 'uploaded'}")
-
-        Sync(ledger, storage, server, parsed.jobs, parsed.timeout).run(result, report_cell)
     if parsed.json:
         names = {"uploaded": "uploaded", "there": "synced", "running": "live", "failed": "faults"}
         values = {key: getattr(result, name) for key, name in names.items()}

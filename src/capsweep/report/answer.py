@@ -26,7 +26,7 @@ from capsweep.statistics.metric_format import measure_of
 from capsweep.statistics.seeds import (
     LEVEL,
     PairedDifference,
-    adjust_tests,
+    adjust_holm,
     paired_difference,
     smallest_p,
 )
@@ -109,7 +109,7 @@ def list_comparisons(table: ResultTable) -> list[Comparison]:
         # Arms differ in many keys, and errors on different data are not comparable.
         places = [n for n, key in enumerate(table.sweep.rows) if key not in ("arm", "dataset")]
         found = [each for place in places for each in _compare_values(table, complete, place)]
-        p_values = adjust_tests([each.difference for each in found])
+        p_values = adjust_holm([each.difference.t_test for each in found])
         comparisons += [replace(each, p=p) for each, p in zip(found, p_values, strict=True)]
         comparisons += [
             Comparison(column, "", group.name, baseline, 1, group.difference, group.p)

@@ -17,7 +17,7 @@ from capsweep.statistics.metric_format import Measure
 from capsweep.statistics.seeds import (
     PairedDifference,
     Summary,
-    adjust_tests,
+    adjust_holm,
     paired_difference,
     summarise_values,
 )
@@ -251,7 +251,8 @@ def _compare_column(groups: Sequence[CellGroup], baseline: int | None) -> list[C
         if base is not None and group is not base
         if (difference := paired_difference(group.by_seed, base.by_seed, most)) is not None
     }
-    p_values = dict(zip(differences, adjust_tests(list(differences.values())), strict=True))
+    adjusted = adjust_holm([difference.t_test for difference in differences.values()])
+    p_values = dict(zip(differences, adjusted, strict=True))
     means = {group.row: group.full_summary.mean for group in groups if group.full_summary}
     choose = max if measure.higher_is_better else min
     best = choose(means.values()) if len({*means.values()}) > 1 else None

@@ -80,18 +80,23 @@ def list_common_steps(series: Sequence[Mapping[int, float]]) -> list[int]:
     return sorted(set.intersection(*map(set, series))) if series else []
 
 
-def adjust_holm(p_values: Sequence[float]) -> list[float]:
+def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Adjust p values for multiple tests by Holm's procedure.
 
     The k-th smallest of m p values is multiplied by m - k + 1. The results are limited to 1 and
     made non-decreasing in the order of the p values. Source: Holm 1979.
 
+    Args:
+        p_values: The p value of each comparison; None for a comparison without a test.
+
     Returns:
-        The adjusted p values, in the order of `p_values`.
+        The adjusted p values, in the order of `p_values`; None stays None.
     """
-    adjusted, running = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        running = max(running, min(1.0, p_values[index] * (len(p_values) - rank)))
+    tests = {index: p for index, p in enumerate(p_values) if p is not None}
+    adjusted: list[float | None] = [None] * len(p_values)
+    running = 0.0
+    for rank, index in enumerate(sorted(tests, key=tests.__getitem__)):
+        running = max(running, min(1.0, tests[index] * (len(tests) - rank)))
         adjusted[index] = running
     return adjusted
 
@@ -118,13 +123,6 @@ class PairedDifference:
     def is_constant(self) -> bool:
         """Whether the differences do not vary over several seeds, so that no test is possible."""
         return self.n > 1 and self.t_test is None
-
-
-def adjust_tests(differences: Sequence[PairedDifference]) -> list[float | None]:
-    """Return the p value of each difference, adjusted by Holm's method; None without a test."""
-    p_values = [difference.t_test for difference in differences]
-    adjusted = iter(adjust_holm([p for p in p_values if p is not None]))
-    return [None if p is None else next(adjusted) for p in p_values]
 
 
 def paired_difference(

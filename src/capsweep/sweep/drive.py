@@ -55,9 +55,7 @@ def select_part(cells: Sequence[PlannedCell], part: Part) -> tuple[PlannedCell, 
     cells are given to jobs too, so that the division is the same whenever a job starts.
     """
     index, count = part
-    order = sorted(range(len(cells)), key=lambda i: (-_count_flops(cells[i]), i))
-    selected = set(order[index - 1 :: count])
-    return tuple(cell for i, cell in enumerate(cells) if i in selected)
+    return tuple(sorted(cells, key=_count_flops, reverse=True)[index - 1 :: count])
 
 
 def _count_flops(planned: PlannedCell) -> float:
@@ -150,8 +148,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     mode, reason = modes.decide_mode(config)
     costs = read_estimates(ledger, ready.entries, ready.begun)
     if limits.budget is not None:
-        cells_due = [cell.cell for cell in due]
-        calibrate_cells(costs, cells_due, ledger, node, console.out)
+        calibrate_cells(costs, [cell.cell for cell in due], ledger, node, console.out)
     jobs = _make_jobs(labels, due, mode, costs)
     console.out(reason)
     names = {planned.cell.signature: planned.points[0].name for planned in due}
@@ -212,8 +209,8 @@ def _make_jobs(
     for planned in sorted(due, key=_count_flops, reverse=True):
         cell = planned.cell.with_mode(mode)
         cpu, facts = cell.config["resources"]["cpu"], {"estimate_seconds": costs.seconds(cell)}
-        given: dict[str, Any] = {"result_extras": facts, "shorter": planned.start.signature}
-        jobs.append(Job(cell, labels[cell.signature], cpu=cpu, **given))
+        start = planned.start.signature
+        jobs.append(Job(cell, labels[cell.signature], cpu, result_extras=facts, shorter=start))
     return jobs
 
 

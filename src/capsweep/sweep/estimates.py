@@ -59,7 +59,7 @@ class Estimates:
         # training step, and the seconds of the cell outside training.
         self._paces: dict[str, dict[str, list[tuple[float, float]]]] = {}
         self._measured: dict[str, Measurement] = {}
-        self._estimates: dict[tuple[Any, ...], float | None] = {}
+        self._medians: dict[str, tuple[float, float]] = {}  # by shape
 
     def add(self, result: Mapping[str, Any]) -> None:
         """Add the result of a finished cell; skip a result without shape, seconds or steps."""
@@ -71,35 +71,35 @@ class Estimates:
             self._hardware = hardware
         paces = self._paces.setdefault(shape, {}).setdefault(hardware, [])
         paces.append((fit / result["steps"], seconds["total"] - fit))
-        self._estimates.clear()
+        self._medians.clear()  # of all shapes, because the hardware may have changed
 
     def add_measurement(self, measured: Measurement) -> None:
         """Add a calibration, unless its shape has a calibration from the hardware of the cells."""
         known = self._measured.get(measured.shape)
         if known is None or known.hardware != self._hardware:
             self._measured[measured.shape] = measured
-            self._estimates.clear()
 
     def seconds(self, cell: Cell) -> float | None:
-        """Estimate the seconds of a whole run of a cell; return None if no estimate is possible."""
+        """Estimate the seconds of a whole run of a cell; return None if no estimate is possible.
+
+        The estimate comes from results of the cell's shape, or else from a calibration.
+        """
         if begun := self._begun.get(cell.signature):
             cell = Cell({**cell.config, "epochs": cell.config["epochs"] - begun}, cell.overrides)
-        config, dataset = cell.config, cell.config["dataset"]
-        examples = dataset["examples"]
-        length = examples["train"], examples["test"], dataset["validation"]
-        key = cell.shape, *length, config["epochs"], config["limit_batches"]
-        if key not in self._estimates:
-            self._estimates[key] = self._estimate(cell)
-        return self._estimates[key]
-
-    def _estimate(self, cell: Cell) -> float | None:
-        """Estimate a cell's seconds from results of its shape, or else from a calibration."""
-        if known := self._paces.get(cell.shape):
-            paces = known.get(self._hardware) or [pace for some in known.values() for pace in some]
-            per_step, rest = map(median, zip(*paces, strict=True))
+        if cell.shape in self._paces:
+            per_step, rest = self._find_pace(cell.shape)
             return per_step * count_steps(cell, cell.config["dataset"]["examples"]["train"]) + rest
         measured = self._measured.get(cell.shape)
         return None if measured is None else _apply_calibration(cell, measured)
+
+    def _find_pace(self, shape: str) -> tuple[float, float]:
+        """Return the medians of the two numbers in `_paces` over the results of a shape."""
+        if shape not in self._medians:
+            known = self._paces[shape]
+            paces = known.get(self._hardware) or [pace for some in known.values() for pace in some]
+            per_step, rest = map(median, zip(*paces, strict=True))
+            self._medians[shape] = per_step, rest
+        return self._medians[shape]
 
 
 def _apply_calibration(cell: Cell, measured: Measurement) -> float:

@@ -59,12 +59,13 @@ class SweepProgress:
     ) -> None:
         self.renew = renew
         self.console, self.names, self.total, self.metric = console, names, total, metric
-        self.ledger, self.lengths, self._epochs = ledger, lengths, dict[str, int]()
+        self.ledger, self.lengths = ledger, lengths
         self._work = total - len(lengths) + sum(lengths.values())
         self.done = self.failed = self.stopped = 0
         self._work_done: dict[str, float] = {}  # by signature; includes epochs of earlier commands
         self._new_work = 0.0  # the part of the work that this command has done
-        self._running: dict[str, tuple[float, TaskID]] = {}  # start time and bar, by signature
+        # By signature: when a running cell started, its number of epochs, and its bar.
+        self._running: dict[str, tuple[float, int, TaskID]] = {}
         self._begun = self._last_line = time.monotonic()
         columns = "{task.description}", BarColumn(20), "{task.fields[at]}"
         is_off = not console.is_interactive
@@ -80,20 +81,18 @@ class SweepProgress:
 
     def on_start(self, signature: str, epochs: int) -> None:
         """Show that a worker started a cell of `epochs` epochs."""
-        self._epochs[signature] = epochs
         bar = self._bars.add_task(self.names[signature], total=epochs, at="starts")
-        self._running[signature] = time.monotonic(), bar
+        self._running[signature] = time.monotonic(), epochs, bar
         self._update()
 
     def on_epoch(self, signature: str, row: dict[str, Any]) -> None:
         """Show that a cell finished the epoch whose metrics are in `row`."""
-        done, epochs = row["epoch"] + 1, self._epochs[signature]
+        _, epochs, bar = self._running[signature]
+        done = row["epoch"] + 1
         of_one = self.lengths.get(signature, 1.0) / epochs
         self._work_done[signature] = done * of_one
         self._new_work += of_one
-        if signature in self._running:
-            _, bar = self._running[signature]
-            self._bars.update(bar, completed=done, at=f"epoch {done} of {epochs}")
+        self._bars.update(bar, completed=done, at=f"epoch {done} of {epochs}")
         self._update()
 
     def on_end(self, signature: str, outcome: Outcome) -> None:
@@ -101,8 +100,11 @@ class SweepProgress:
 
         The cell finished, failed, was paused, was ended early by a search, or runs elsewhere.
         """
-        began = self._remove_bar(signature)
-        duration = "" if began is None else f" ({time.monotonic() - began:.0f} s)"
+        duration = ""
+        if signature in self._running:  # not if the cell ended in another process
+            began, _, bar = self._running.pop(signature)
+            self._bars.remove_task(bar)
+            duration = f" ({time.monotonic() - began:.0f} s)"
         if outcome.elsewhere is None and not outcome.paused:  # the cell has ended for good
             self._work_done[signature] = self.lengths.get(signature, 1.0)
         self.stopped += outcome.stopped
@@ -140,22 +142,14 @@ class SweepProgress:
 
     def _describe_outcome(self, outcome: Outcome) -> str:
         """Return the text for the end of a cell: its metric, or why the cell has no result."""
+        if outcome.stopped:
+            return "ended early"
         if outcome.result is None:
-            failure = outcome.elsewhere or outcome.paused or f"FAILED: {outcome.cause}"
-            return "ended early" if outcome.stopped else failure
-        value, text = outcome.result["metrics"].get(self.metric), "finished"
-        if value is not None:
-            measure = metric_format.measure_of(self.metric)
-            text = f"{self.metric} {measure.format_number(value)}{measure.unit}"
-        return text
-
-    def _remove_bar(self, signature: str) -> float | None:
-        """Remove a cell's bar, and return the cell's start time; None if the cell has no bar."""
-        if signature not in self._running:
-            return None
-        began, bar = self._running.pop(signature)
-        self._bars.remove_task(bar)
-        return began
+            return outcome.elsewhere or outcome.paused or f"FAILED: {outcome.cause}"
+        if (value := outcome.result["metrics"].get(self.metric)) is None:
+            return "finished"
+        measure = metric_format.measure_of(self.metric)
+        return f"{self.metric} {measure.format_number(value)}{measure.unit}"
 
     def _print_line(self, text: str) -> None:
         self._last_line = time.monotonic()

@@ -127,7 +127,7 @@ class JobQueue:
             return not self._begun
         if self._running or self._awaited:
             return False
-        jobs = map(self._prepare_job, self._pending)
+        jobs = (self.sharing.prepare_job(job, self.capacity) for job in self._pending)
         return not any(job is None or self._may_start(job) for job in jobs)
 
     def set_capacity(self, capacity: Capacity) -> None:
@@ -148,7 +148,7 @@ class JobQueue:
         """Return the job to start now, or None if no job can start at the moment."""
         self._collect_awaited()
         for waiting in self._pending:
-            job = self._prepare_job(waiting)
+            job = self.sharing.prepare_job(waiting, self.capacity)
             if job is None or not self._may_start(job):
                 continue
             if job.is_calibration:
@@ -159,11 +159,6 @@ class JobQueue:
             self._running[_key(job)] = job
             return job
         return None
-
-    def _prepare_job(self, job: Job) -> Job | None:
-        """Return the job with its resources, or None while another cell measures its shape."""
-        resources = self.sharing.choose_resources(job, self.capacity)
-        return None if resources is None else replace(job, **resources)
 
     def on_start(self, job: Job) -> None:
         """Record that a worker started the job."""

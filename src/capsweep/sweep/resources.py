@@ -118,22 +118,19 @@ class GpuSharing:
         self._shares: dict[str, float] = {}
         self.measuring: set[str] = set()
 
-    def choose_resources(self, job: Job, capacity: Capacity) -> dict[str, Any] | None:
-        """Choose the share of a GPU for a job.
+    def prepare_job(self, job: Job, capacity: Capacity) -> Job | None:
+        """Return the job with its share of a GPU, or None while another job measures its shape.
 
-        Returns:
-            The fields to replace in the job: `gpu`, and also `is_calibration` if the job is to
-            measure its shape. They are empty if the job stays as it is. The result is None while
-            another job measures the shape.
+        If the shape is not measured yet, the returned job measures it (`is_calibration`).
         """
         gpu, key = job.cell.config["resources"]["gpu"], job.cell.shape
         if gpu != AUTO:
-            return {"gpu": max(job.gpu, gpu)}
+            return replace(job, gpu=max(job.gpu, gpu))
         if capacity.gpu < 1 or job.gpu > 0:
-            return {}
+            return job
         if key in self._shares:
-            return {"gpu": self._shares[key]}
-        return None if key in self.measuring else {"gpu": 1, "is_calibration": True}
+            return replace(job, gpu=self._shares[key])
+        return None if key in self.measuring else replace(job, gpu=1, is_calibration=True)
 
     def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
         """Set the share of the job's shape from `result`; if `result` is None, to a whole GPU."""

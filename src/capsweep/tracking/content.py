@@ -13,7 +13,7 @@ STORAGE/wandb/columns.json.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -167,15 +167,15 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     the project is None and the mode is "none". Its columns also have the data source and the names
     of the classes, if any.
     """
-    named = labels if labels.name else replace(labels, name=cell.signature)
     # Not part of science, but useful to sort runs and to name the classes of a confusion matrix.
-    known = ((key, get(cell.config, key)) for key in ("dataset.source", CLASS_NAMES))
-    columns = {key: value for key, value in known if value is not None}
+    known = {key: get(cell.config, key) for key in ("dataset.source", CLASS_NAMES)}
+    columns = {key: value for key, value in known.items() if value is not None}
+    named = {"name": labels.name or cell.signature, "columns": {**columns, **labels.columns}}
     logger, place = cell.config["logger"], UNTRACKED
     if logger["name"] == "wandb":
-        place = {key: logger[key] for key in ("project", "entity")}
-        place |= {"mode": "online" if logger["mode"] == "online" else "offline"}
-    return place | asdict(named) | {"columns": {**columns, **labels.columns}}
+        mode = "online" if logger["mode"] == "online" else "offline"
+        place = {"project": logger["project"], "entity": logger["entity"], "mode": mode}
+    return place | asdict(labels) | named
 
 
 def summarise_result(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,10 +207,10 @@ def make_run_arguments(
     """
     tracking = UNTRACKED | provenance.get("tracking", {})
     keys = ("project", "entity", "group", "job_type", "name", "notes", "tags")
-    code = {f"code.{key}": provenance.get("code", {}).get(key) for key in CODE}
-    origin = {"command": provenance.get("command")} | code
-    config = flatten(science) | tracking.get("columns", {})
-    config |= {key: value for key, value in origin.items() if value is not None}
+    origin = {f"code.{key}": provenance.get("code", {}).get(key) for key in CODE}
+    origin["command"] = provenance.get("command")
+    known = {key: value for key, value in origin.items() if value is not None}
+    config = flatten(science) | tracking["columns"] | known
     return {"id": signature, "config": config} | {key: tracking[key] for key in keys}
 
 

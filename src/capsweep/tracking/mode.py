@@ -6,11 +6,8 @@ import netrc
 import os
 import threading
 from collections.abc import Mapping
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib import request
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from capsweep.config import places
@@ -184,14 +181,13 @@ def _is_answering(url: str) -> bool:
     The request uses the proxy that environment variables name. The request runs in a thread,
     because the look-up of a host name has no time limit.
     """
+    import requests  # W&B brings it
+
     answered = threading.Event()
 
     def ask() -> None:
-        with contextlib.suppress(OSError, ValueError, HTTPException):  # e.g. a wrong proxy
-            try:
-                request.build_opener().open(url, timeout=PROBE_SECONDS).close()
-            except HTTPError as refusal:
-                refusal.close()
+        with contextlib.suppress(OSError, ValueError):  # no answer, or e.g. a wrong proxy
+            requests.head(url, timeout=PROBE_SECONDS)
             answered.set()
 
     threading.Thread(target=ask, daemon=True).start()

@@ -8,9 +8,9 @@ this cell later.
 
 Requests and answers are lines of JSON in non-blocking pipes. The parent process decides how long to
 wait for an answer. The command of the other process is
-`python -m capsweep.tracking.tracker HANDLER FOLDER`. HANDLER is the function that carries out each
-request, and FOLDER is for temporary files. If the parent process dies, the other process closes the
-run of a `Tracker`, but ends an upload immediately.
+`python -m capsweep.tracking.tracker FOLDER SECONDS`. FOLDER is for temporary files. If the parent
+process dies, the other process has SECONDS to close the run of a `Tracker`, but ends an upload
+immediately.
 """
 
 import atexit
@@ -30,7 +30,6 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 from capsweep.config import package_files
@@ -42,7 +41,6 @@ from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.tracking import content, mode
 from capsweep.tracking.content import Row
 
-RUN_HANDLER = "capsweep.tracking.wandb_run:handle_run"  # the function for a tracker's requests
 ORPHAN_SECONDS = 30.0  # time limit for closing a run after the parent process has died
 PIPE_BYTES = 2**20
 KILL_SECONDS = 0.5  # time limit for a killed process to end
@@ -62,10 +60,10 @@ class WandbProcess:
     when the process ends.
 
     Args:
-        handler: The function that carries out requests, as `module:name`.
+        orphan_seconds: How long the process may run after the parent process has died.
     """
 
-    def __init__(self, handler: str) -> None:
+    def __init__(self, orphan_seconds: float = 0.0) -> None:
         # The folder is not below the storage, because the path of a socket may have at most 107
         # characters.
         folder = tempfile.mkdtemp(prefix=make_scratch_prefix("capsweep-wandb"))
@@ -74,7 +72,7 @@ class WandbProcess:
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = mode.clean_environment() | {"PYTHONPATH": path, "TMPDIR": folder}
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "capsweep.tracking.tracker", handler, folder],
+            [sys.executable, "-P", "-m", "capsweep.tracking.tracker", folder, str(orphan_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -210,18 +208,17 @@ class Tracker:
         self._child: WandbProcess | None = None
         if self._logger["name"] != "wandb":
             return
-        self._mode = provenance["tracking"]["mode"]
         if Tracker.faults >= MOST_FAULTS:
             self._end_tracking("W&B failed before")
             return
         with self._guard_training():
-            self._child = IDLE_PROCESSES.pop() if IDLE_PROCESSES else WandbProcess(RUN_HANDLER)
+            self._child = IDLE_PROCESSES.pop() if IDLE_PROCESSES else WandbProcess(ORPHAN_SECONDS)
             self._child.runs += 1
             self._child.send(
                 "open",
                 run=content.make_run_arguments(cell.signature, provenance, cell.science),
                 storage=str(storage),
-                mode=self._mode,
+                mode=provenance["tracking"]["mode"],
                 seconds=self._logger["max_seconds"],
                 measured_process=os.getpid(),
             )
@@ -256,8 +253,7 @@ class Tracker:
                 summary=dict(summary or {}),
                 folder=None if folder is None else str(folder),
             )
-            if self._mode == "online":
-                self.server, self.url = answer["server"], answer["url"]
+            self.server, self.url = answer["server"], answer["url"]
             Tracker.faults = 0
             if self._child.runs < MOST_RUNS:
                 IDLE_PROCESSES.append(self._child)
@@ -301,7 +297,9 @@ class Tracker:
 
 def main() -> None:
     """Carry out requests until the parent process ends."""
-    handler, folder = sys.argv[1:]  # the folder is temporary; a killed parent cannot remove it
+    folder, orphan_seconds = sys.argv[
+        1:
+    ]  # the folder is temporary; a killed parent cannot remove it
     # The removal is registered before W&B is imported, so that it is done after W&B's exit
     # functions.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -309,16 +307,17 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process ends only when its input ends
     pipe, answers = _take_pipe(0), _take_pipe(1)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    # Without a parent process, an upload ends immediately, because the next sync may send the same
-    # cell.
-    alone = ORPHAN_SECONDS if handler == RUN_HANDLER else 0.0
-    threading.Thread(target=_read_requests, args=(pipe, requests, alone), daemon=True).start()
-    do = ""
+    reading = pipe, requests, float(orphan_seconds)
+    threading.Thread(target=_read_requests, args=reading, daemon=True).start()
+    do, handler = "", None
     while do != "end":
         request = requests.get()
-        do = request["do"]
+        do = request.pop("do")
         try:
-            answer = resolve_name(handler)(request)
+            from capsweep.tracking.wandb_run import Requests  # imports W&B, which may be missing
+
+            handler = handler or Requests()
+            answer = getattr(handler, do)(**request)
         except Exception as error:  # the exceptions of W&B have no common base class
             answer = {"fault": causes.describe_cause(error)}
         if answer is not None:

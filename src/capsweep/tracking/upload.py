@@ -12,7 +12,7 @@ wandb-workspaces accepts no key with the suffix, and W&B's scatter plots show on
 """
 
 import fcntl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,17 +29,12 @@ from capsweep.tracking.tracker import TrackingError, WandbProcess
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Section, Workspace
 
-# Functions that carry out requests in another process.
-UPLOAD_HANDLER = "capsweep.tracking.wandb_run:handle_upload"
-WORKSPACE_HANDLER = "capsweep.tracking.upload:handle_workspace"
 START_SECONDS = 30.0  # time limit for the first import of W&B from a slow disk
 CHECK_SECONDS = 3.0  # time limit for a check of the login
 SEND_SECONDS = 30.0  # time limit for saving a workspace
 OF_EPOCHS = ("train/loss", "val/loss", "train/error", "val/error")
 CURVES = {POINT_LOSS: "step"} | dict.fromkeys(OF_EPOCHS, "epoch")  # metrics and their x axes
 MOST_RUNS = 1000  # limit of runs in a panel; W&B's default of 10 would leave seeds out of a mean
-
-Report = Callable[[str, str | None], object]
 
 
 @dataclass
@@ -113,7 +108,7 @@ class Sync:
     """
 
     def __init__(
-        self, ledger: Ledger, storage: Path, server: str, jobs: int = 4, seconds: float = 120.0
+        self, ledger: Ledger, storage: Path, server: str, jobs: int, seconds: float
     ) -> None:
         self.storage, self.server, self.jobs, self.seconds = storage, server, jobs, seconds
         self._place = {"ledger": str(ledger.store.root), "storage": str(storage), "server": server}
@@ -121,13 +116,15 @@ class Sync:
         self._idle: list[WandbProcess] = []
         self._stop: str | None = None
 
-    def run(self, result: SyncResult, report: Report) -> None:
+    def run(self, result: SyncResult) -> Iterator[tuple[str, str | None]]:
         """Upload the waiting cells, and add each to `uploaded` or `faults` of the result.
 
         Args:
             result: The result of `find_unsynced`; this object is changed.
-            report: Called for each cell, in order, with the signature and the reason of the
-                failure; the reason is None after a success.
+
+        Yields:
+            For each cell, in order, the signature and the reason of the failure; the reason is None
+            after a success.
 
         Raises:
             UserError: If there is no valid login, if the server does not answer, or if another sync
@@ -148,7 +145,7 @@ class Sync:
                         result.uploaded.append(signature)
                     else:
                         result.faults[signature] = fault
-                    report(signature, fault)
+                    yield signature, fault
             except BlockingIOError as error:
                 raise UserError(f"{lock}: another sync is running; wait until it ends") from error
             finally:  # also after Ctrl-C; the next sync repeats unfinished uploads
@@ -179,7 +176,7 @@ class Sync:
         if self._idle:
             child = self._idle.pop()
         else:
-            child = WandbProcess(UPLOAD_HANDLER)
+            child = WandbProcess()
             self._children.append(child)
             if self._stop == "interrupted":  # interrupted while the process was started
                 child.kill()
@@ -256,8 +253,8 @@ def _make_sections(view: SweepView) -> "list[Section]":
     return [ws.Section(name=name, panels=made, is_open=True) for name, made in panels.items()]
 
 
-def send_workspace(view: SweepView, entity: str | None, project: str, url: str | None) -> str:
-    """Save a workspace at the server, and return the URL of the workspace.
+def send_workspace(view: SweepView, entity: str | None, project: str) -> str:
+    """Save a new workspace at the server, and return the URL of the workspace.
 
     Another process saves the workspace. If this takes longer than SEND_SECONDS, the process is
     killed.
@@ -266,13 +263,12 @@ def send_workspace(view: SweepView, entity: str | None, project: str, url: str |
         view: The content of the workspace.
         entity: The user or team at W&B; None: the default of the login.
         project: The project at W&B.
-        url: The URL of the workspace that is replaced; None: a new workspace is made.
 
     Raises:
         UserError: If the workspace is not saved. The message contains W&B's reason.
     """
-    place = {"entity": entity, "project": project, "url": url}
-    child = WandbProcess(WORKSPACE_HANDLER)
+    place = {"entity": entity, "project": project}
+    child = WandbProcess()
     try:
         return child.ask("save", SEND_SECONDS, view=asdict(view), **place)["url"]
     except (TrackingError, OSError) as error:
@@ -280,19 +276,3 @@ def send_workspace(view: SweepView, entity: str | None, project: str, url: str |
         raise UserError(f"W&B: the workspace is not saved: {error}; {cure}") from error
     finally:
         child.kill()
-
-
-def handle_workspace(request: Mapping[str, Any]) -> dict[str, str]:
-    """Carry out the request of `send_workspace`, which runs this function in a child process."""
-    import wandb
-    from wandb_workspaces.workspaces import Workspace
-
-    entity = request["entity"] or wandb.Api().default_entity or ""
-    workspace = build_workspace(SweepView(**request["view"]), entity, request["project"])
-    if request["url"] is not None:
-        saved = Workspace.from_url(request["url"])
-        for name in ("name", "sections", "settings", "runset_settings"):
-            setattr(saved, name, getattr(workspace, name))
-        workspace = saved
-    workspace.save()
-    return {"url": workspace.url}

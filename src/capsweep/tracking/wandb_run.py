@@ -1,7 +1,7 @@
 """The writing of one W&B run: its start, rows, confusion matrix, pictures and end.
 
-Only processes that may wait for W&B import this module. `handle_run` carries out the requests of a
-`Tracker`, and `handle_upload` carries out the requests of a sync. The id of a run is the cell's
+Only processes that may wait for W&B import this module. `Requests` has what they can be asked. The
+id of a run is the cell's
 signature, so a cell that is sent twice is one run. Rows are sent only if their step is after the
 last step of the run. The confusion matrix and each picture are sent only if the summary of the run
 does not have their digest.
@@ -30,6 +30,7 @@ from capsweep.tracking import content as contents
 from capsweep.tracking import mode as modes
 from capsweep.tracking.content import RunContent
 from capsweep.tracking.tracker import TrackingError
+from capsweep.tracking.upload import SweepView, build_workspace
 
 FLUSH_SECONDS = 1.0  # with W&B's default of 15 s, a killed run could lose everything
 CONFUSION, SCORES = "confusion", "predictions.npz"
@@ -40,41 +41,86 @@ READ_BACK_SECONDS = 15.0  # longest wait until the server shows what it has rece
 LOOK_SECONDS = 0.5  # wait between two requests that ask what the server has
 
 
-class RunWriter:
-    """A writer of W&B runs, one after another, which carries out the requests of a `Tracker`."""
+class Requests:
+    """The requests that a `WandbProcess` carries out: each method is a request.
+
+    `open`, `log`, `finish` and `end` are for a `Tracker`, which writes one run after another. The
+    other requests are for commands. A request without an answer returns None.
+    """
 
     def __init__(self) -> None:
-        self.run: Any = None
+        self.run: Any = None  # the open run of a `Tracker`
 
-    def handle_request(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Carry out a request of a `Tracker`; only the request "finish" has an answer."""
-        match request:
-            case {"do": "open", **values}:
-                use_storage(values["storage"])
-                self.run = open_run(**values)
-            case {"do": "log", "row": row}:
-                log_row(self.run, row)
-            case {"do": "finish"}:
-                return self._finish_run(request)
-            case _ if self.run is not None:  # the training process is gone
-                self.run.finish(exit_code=KILLED)
-        return None
+    def open(self, **values: Any) -> None:
+        """Open a run with the arguments of `open_run`."""
+        use_storage(values["storage"])
+        self.run = open_run(**values)
 
-    def _finish_run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Log a row in the open run."""
+        log_row(self.run, row)
+
+    def finish(
+        self, seconds: float, exit_code: int, summary: Mapping[str, Any], folder: str | None
+    ) -> dict[str, Any]:
         """Send summary, matrix and pictures, end the run, and return server and URL."""
         run, self.run = self.run, None
-        run.summary.update(request["summary"])
-        if request["folder"] is not None:
-            folder = Disk(Path(request["folder"]))
-            names = folder.list_names(EVALUATIONS)
-            log_files(run, folder.read, [name for name in names if name.endswith(".png")])
+        run.summary.update(summary)
+        if folder is not None:
+            disk = Disk(Path(folder))
+            names = disk.list_names(EVALUATIONS)
+            log_files(run, disk.read, [name for name in names if name.endswith(".png")])
         url = run.url
-        run.finish(exit_code=request["exit_code"])
+        run.finish(exit_code=exit_code)
+        if not url:  # an offline run
+            return {"server": None, "url": None}
         server = modes.remove_login(run.settings.base_url)
-        return {"server": server, "url": modes.remove_login(url) if url else None}
+        return {"server": server, "url": modes.remove_login(url)}
 
+    def end(self) -> None:
+        """End the open run, because the training process is gone."""
+        if self.run is not None:
+            self.run.finish(exit_code=KILLED)
 
-handle_run = RunWriter().handle_request
+    def start(self, seconds: float) -> dict[str, Any]:
+        """Do nothing: the process has imported this module and W&B."""
+        return {}
+
+    def check(self, seconds: float) -> dict[str, Any]:
+        """Check the login.
+
+        Raises:
+            TrackingError: If the server does not know the login.
+        """
+        if not wandb.Api(timeout=math.ceil(seconds)).default_entity:
+            raise TrackingError("the server does not know this login")
+        return {}
+
+    def upload(
+        self, seconds: float, signature: str, ledger: str, storage: str, server: str
+    ) -> dict[str, Any]:
+        """Send a cell to the server, and write the mark of the cell.
+
+        Raises:
+            TrackingError: If the server does not show all of the cell.
+            DamageError: If a file of the cell is damaged.
+        """
+        os.environ["WANDB_MODE"] = "online"
+        cells, marks = Ledger(ledger), Path(storage)
+        columns = contents.read_columns(marks).get(signature, {})
+        content = contents.read_content(cells, signature, columns)
+        upload_cell(content, cells, math.ceil(seconds))
+        contents.write_mark(marks, content, server)
+        return {}
+
+    def save(
+        self, seconds: float, view: Mapping[str, Any], entity: str | None, project: str
+    ) -> dict[str, Any]:
+        """Save the workspace of a sweep, and return its URL."""
+        place = entity or wandb.Api().default_entity or ""
+        workspace = build_workspace(SweepView(**view), place, project)
+        workspace.save()
+        return {"url": workspace.url}
 
 
 def open_run(
@@ -208,31 +254,6 @@ def use_storage(storage: str) -> None:
     for name in ("data", "cache"):
         os.environ.setdefault(f"WANDB_{name.upper()}_DIR", str(Path(storage, "wandb", name)))
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-
-
-def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out a request of a sync.
-
-    - "start": only make the process import this module and W&B.
-    - "check": check the login.
-    - "upload": send a cell, and write the mark of the cell.
-
-    Raises:
-        TrackingError: If the server does not know the login, or does not show all of a cell.
-        DamageError: If a file of the cell is damaged.
-    """
-    os.environ["WANDB_MODE"] = "online"
-    seconds = math.ceil(request["seconds"])
-    if request["do"] == "check" and not wandb.Api(timeout=seconds).default_entity:
-        raise TrackingError("the server does not know this login")
-    if request["do"] == "upload":
-        ledger = Ledger(request["ledger"])
-        signature, storage = request["signature"], Path(request["storage"])
-        columns = contents.read_columns(storage).get(signature, {})
-        content = contents.read_content(ledger, signature, columns)
-        upload_cell(content, ledger, seconds)
-        contents.write_mark(storage, content, request["server"])
-    return {}
 
 
 def upload_cell(content: RunContent, ledger: Ledger, seconds: int) -> None:

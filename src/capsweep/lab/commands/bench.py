@@ -10,7 +10,7 @@ from capsweep.lab.commands import option
 
 ON_REQUEST = "parity"  # runs only if the user names it
 # The module of each benchmark, by name.
-BENCHES = {ON_REQUEST: "training", "sweep": "sweep", "routing": "routing", "step": "step"}
+BENCHES = {ON_REQUEST: "training", "sweep": "sweep", "routing": "routing", "step": "training"}
 OPTIONS = (
     option("names", f"some of {', '.join(BENCHES)}; default: all but {ON_REQUEST}", nargs="*"),
     option("--quick", "use tiny sizes, to test the benchmarks", action="store_true"),

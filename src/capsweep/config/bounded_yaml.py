@@ -11,6 +11,7 @@ events are checked before values are made. A section may have each key only once
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +110,11 @@ def load_settings(text: str | bytes) -> dict[str, Any]:
         ConfigError: If `load` refuses the text, or if the text is not one section of JSON values.
     """
     settings = load(text)
-    try:
+    with suppress(TypeError, ValueError):  # json cannot write the values
         is_plain = json.loads(json.dumps(settings, allow_nan=False)) == settings
-    except (TypeError, ValueError):
-        is_plain = False
-    if not isinstance(settings, dict) or not is_plain:
-        raise ConfigError("this is no configuration: it must be a section of JSON values")
-    return settings
+        if is_plain and isinstance(settings, dict):
+            return settings
+    raise ConfigError("this is no configuration: it must be a section of JSON values")
 
 
 def _check_events(text: str | bytes) -> None:

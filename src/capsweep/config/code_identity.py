@@ -71,7 +71,10 @@ def _parse_modules() -> Mapping[str, tuple[str, list[str]]]:
 
 
 def _parse_file(content: bytes) -> tuple[str, list[str]]:
-    tree = _without_docstrings(ast.parse(content))
+    tree = ast.parse(content)
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body[0] = ast.Pass()
     # The tree is written as source, because its dump differs between versions of Python.
     return hash_bytes(ast.unparse(tree).encode()), sorted(set(_list_imported_names(tree)))
 
@@ -87,7 +90,7 @@ def hash_numerics(config: Mapping[str, Any]) -> str:
     modules |= {*ROOTS, "capsweep.model.convolution"}  # `training.build` uses it for each network
     if "batches" not in config["dataset"]:
         modules.add("capsweep.data.image_batches")
-    return _hash_modules(_find_closure(frozenset(name for name in modules if name)))
+    return _hash_modules(frozenset(name for name in modules if name))
 
 
 def check_same_code(config: Mapping[str, Any], code: str) -> None:
@@ -129,10 +132,10 @@ def _find_module(dotted: str) -> str | None:
 
 
 @cache
-def _find_closure(modules: frozenset[str]) -> frozenset[str]:
-    """Return `modules`, and the modules of NUMERICS that `modules` import, directly or indirectly.
+def _hash_modules(modules: frozenset[str]) -> str:
+    """Hash `modules`, and the modules of NUMERICS that `modules` import, directly or indirectly.
 
-    A module of CHOSEN is in the result only if it is one of `modules`.
+    A module of CHOSEN is hashed only if it is one of `modules`.
     """
     closure: set[str] = set()
     waiting = set(modules)
@@ -142,7 +145,8 @@ def _find_closure(modules: frozenset[str]) -> frozenset[str]:
         imports = map(_find_module, _parse_modules()[module][1])
         counted = {name for name in imports if name and name.startswith(NUMERICS)}
         waiting |= counted - closure - CHOSEN
-    return frozenset(closure)
+    texts = [f"{module} {_parse_modules()[module][0]}\n" for module in sorted(closure)]
+    return hash_bytes("".join(texts).encode())[:12]
 
 
 def _list_imported_names(tree: ast.Module) -> Iterator[str]:
@@ -151,19 +155,6 @@ def _list_imported_names(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-@cache
-def _hash_modules(modules: frozenset[str]) -> str:
-    texts = [f"{module} {_parse_modules()[module][0]}\n" for module in sorted(modules)]
-    return hash_bytes("".join(texts).encode())[:12]
-
-
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            node.body[0] = ast.Pass()
-    return tree
 
 
 _read_modules()  # read the sources now, before the modules are imported

@@ -24,7 +24,7 @@ import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from capsweep.config import bounded_yaml, package_files, places, validation
@@ -161,19 +161,14 @@ def hash_composer() -> str:
 def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     """Compose a choice of groups, and return the fields of a `Composition`."""
     with initialize_config_dir(str(package_files.find_folder("conf")), version_base="1.3"):
-        config = _run_hydra(groups, return_hydra_config=True)
-        choices = config.hydra.runtime.choices
+        written, choices = _run_hydra(groups)
         _check_meanings(choices)
         apart = ("hydra/", *PRESETS)
         rest = [f"{g}={o}" for g, o in choices.items() if not g.startswith(apart)]
         is_preset = any(choices.get(preset) for preset in PRESETS)
-        plain = _run_hydra(rest) if is_preset else None
-    OmegaConf.set_struct(config, False)
-    del config["hydra"]
-    written: Any = OmegaConf.to_container(config, resolve=False)
-    whole: Any = written if plain is None else OmegaConf.to_container(plain, resolve=False)
+        plain = _run_hydra(rest)[0] if is_preset else written
     _check_drawn(written)
-    schema = flatten(_resolve(whole))
+    schema = flatten(_resolve(plain))
     dropped = _list_inapplicable(groups, written, schema, choices.get("recipe"))
     written = reduce(remove_key, dropped, written)
     for key in flatten(_resolve(written)):
@@ -196,11 +191,12 @@ def _check_meanings(choices: Mapping[str, Any]) -> None:
             raise ConfigError(f"{path.relative_to(conf.parent)}: {error}") from error
 
 
-def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
+def _run_hydra(groups: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the configuration of a choice of groups, unresolved, and the option of each group."""
     try:
-        return hydra_compose(
-            "train", overrides=list(groups), return_hydra_config=return_hydra_config
-        )
+        config = hydra_compose("train", overrides=list(groups), return_hydra_config=True)
+        written: Any = OmegaConf.to_container(config, resolve=False)
+        return written, written.pop("hydra")["runtime"]["choices"]
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         text = " ".join(str(error).split()).partition(" Did you mean")[0]
         text = text.replace("Could not override", "no chosen file has the group")

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.override_parser import types as hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, OverrideType, Sweep
-from hydra.core.override_parser.types import Override as HydraOverride
 
 from capsweep.config import package_files
 from capsweep.config.cell import flatten
@@ -38,6 +37,7 @@ MOST_HINTS = 3  # largest number of keys that a message suggests for an unknown 
 # A key with one of these last parts cannot be set, because the key describes its own file.
 FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes", "on_logits", "routes")
 PRESET = "# @package _global_"  # the first line of a preset
+PARSER = OverridesParser.create()
 RESERVED = {"null", "true", "false", "nan", "inf"}
 
 
@@ -74,11 +74,6 @@ class Override:
         return [Override(self.key, (value,)) for value in self.values]
 
 
-@cache
-def _make_parser() -> OverridesParser:
-    return OverridesParser.create()
-
-
 def parse(text: str) -> Override:
     """Read one override; `a=1,3`, `range()` and `choice()` give several values.
 
@@ -103,7 +98,7 @@ def parse_axis(text: str) -> Override | Interval:
     if re.search("[\0\ud800-\udfff]", text):  # files and programs do not accept these characters
         raise ConfigError(f"{text[:40]!r} is not an override: it has an invalid character")
     try:
-        return _read_parsed(_make_parser().parse_override(text), text[:MOST_LETTERS])
+        return _read_parsed(PARSER.parse_override(text), text[:MOST_LETTERS])
     except ConfigError:
         raise
     except Exception as error:  # from Hydra, antlr, decimal, int, or deep recursion
@@ -112,22 +107,22 @@ def parse_axis(text: str) -> Override | Interval:
         raise ConfigError(f"{text[:MOST_LETTERS]!r} {what}: {reason}") from error
 
 
-def _read_parsed(parsed: HydraOverride, text: str) -> Override | Interval:
+def _read_parsed(parsed: hydra.Override, text: str) -> Override | Interval:
     """Convert the result of Hydra's parser to an override or an interval.
 
     Raises:
         ConfigError: If the text would add, delete or move a key, or if a value is not allowed.
     """
     key, value = with_dots(parsed.key_or_group), parsed.value()
-    if parsed.type is not OverrideType.CHANGE or parsed.package is not None:
+    if parsed.type is not hydra.OverrideType.CHANGE or parsed.package is not None:
         why = "keys of conf/ cannot be added, deleted or moved"
         raise ConfigError(f"{text}: {why}; write {key}=VALUE")
-    if isinstance(value, IntervalSweep):
+    if isinstance(value, hydra.IntervalSweep):
         return _make_interval(key, value, text)
     return Override(key, _list_values(parsed, text))
 
 
-def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:
+def _make_interval(key: str, value: hydra.IntervalSweep, text: str) -> Interval:
     low, high = value.start, value.end
     integer = isinstance(low, int) and isinstance(high, int)
     if low is None or high is None or not low < high or not math.isfinite(high - low):
@@ -138,16 +133,16 @@ def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:
     return Interval(key, low, high, log, integer)
 
 
-def _list_values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
+def _list_values(parsed: hydra.Override, text: str) -> tuple[Any, ...]:
     value = parsed.value()
     if not parsed.is_sweep_override():
         return (_unquote_texts(value),)
-    if isinstance(value, Glob):
+    if isinstance(value, hydra.Glob):
         raise ConfigError(f"{text}: glob() is not supported; write the values out")
     values = tuple(map(_unquote_texts, islice(parsed.sweep_iterator(), MOST_VALUES + 1)))
     if not 0 < len(values) <= MOST_VALUES:
         raise ConfigError(f"{text}: gives no value, or more than {MOST_VALUES:,}")
-    if any(isinstance(value, (Sweep, Glob)) for value in values):
+    if any(isinstance(value, (hydra.Sweep, hydra.Glob)) for value in values):
         raise ConfigError(f"{text}: has an axis inside an axis; write its values out")
     return values
 
@@ -199,18 +194,12 @@ def render(key: str, value: Any) -> str:
 def _render_value(value: Any) -> str:
     if isinstance(value, str):
         is_plain = PLAIN.fullmatch(value) and value.lower() not in RESERVED
-        return value if is_plain else _quote_text(value)
+        return value if is_plain else hydra.QuotedString(value, hydra.Quote.single).with_quotes()
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(_render_value(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{k}:{_render_value(v)}" for k, v in value.items()) + "}"
     return repr(value) if isinstance(value, float) else json.dumps(value)
-
-
-def _quote_text(text: str) -> str:
-    """Put a text in single quotes; in Hydra a backslash escapes only a quote directly after it."""
-    doubled = re.sub(r"(\\+)(?='|\Z)", r"\1\1", text)
-    return "'" + doubled.replace("'", "\\'") + "'"
 
 
 @cache

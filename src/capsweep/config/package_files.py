@@ -88,9 +88,7 @@ def _ask_git(*words: str) -> str | None:
 
     The result is None if there is no checkout, or if git fails.
     """
-    if not (CHECKOUT / ".git").exists():
-        return None
-    git = ["git", "-C", str(CHECKOUT), *words]
+    git = ["git", "-C", str(CHECKOUT), "--git-dir=.git", *words]  # not of a folder above it
     try:
         answer = subprocess.run(git, capture_output=True, check=True)
         return answer.stdout.decode(errors="replace").removesuffix("\n")

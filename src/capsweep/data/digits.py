@@ -33,7 +33,6 @@ TEST_STEP, TEST_PLACE = 4, 1
 BOX, CANVAS = 20, 28  # sides in pixels: the box around a digit of MNIST; an image of MNIST
 TEST_DIGITS = 360  # number of scikit-learn's 1,797 digits that are test images
 UINT8 = 8  # code of bytes in the header of an IDX file
-SPLIT_SEED = 20171026  # date of the paper by Sabour et al.; the same seed in all cells
 
 
 @dataclass(kw_only=True)
@@ -228,7 +227,7 @@ class DigitsReader(ComputedReader):
         self.check_digest(images.tobytes() + labels.tobytes())
         drawn_N1HW = draw_on_canvas(torch.from_numpy(images))
         examples = LabelledImages(drawn_N1HW, torch.from_numpy(labels.astype(np.int64)))
-        train, test = hold_out(examples, TEST_DIGITS, SPLIT_SEED)
+        train, test = hold_out(examples, TEST_DIGITS)
         return {"train": train, "test": test}
 
 

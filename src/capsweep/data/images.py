@@ -18,7 +18,9 @@ from capsweep.data.batches import Presenter, Split
 from capsweep.errors import ConfigError, DataError
 
 EVALUATION_BATCH = 500  # examples per batch in an evaluation
-VALIDATION_SEED = 20171026  # seed of the choice of held-out examples, the same in all cells
+# Seed of the choice of held-out examples, the same in all cells: the date of the paper by Sabour et
+# al.
+HELD_OUT_SEED = 20171026
 
 
 @dataclass(frozen=True)
@@ -219,21 +221,18 @@ def divide_examples(splits: Splits, held_out: int) -> dict[Split, LabelledImages
     """
     train, validation = splits.train, splits.validation
     if validation is None:
-        train, validation = hold_out(train, held_out, VALIDATION_SEED)
+        train, validation = hold_out(train, held_out)
     return {"train": train, "validation": validation, "test": splits.test}
 
 
-def hold_out(
-    examples: LabelledImages, count: int, seed: int
-) -> tuple[LabelledImages, LabelledImages]:
+def hold_out(examples: LabelledImages, count: int) -> tuple[LabelledImages, LabelledImages]:
     """Split examples at random into two sets, stratified by class.
 
-    The choice depends only on the labels, `count` and `seed`.
+    The choice depends only on the labels and on `count`.
 
     Args:
         examples: The examples to split.
         count: How many examples to hold out.
-        seed: Seed of the random choice.
 
     Returns:
         The remaining examples and the held-out examples, both in their original order.
@@ -246,11 +245,11 @@ def hold_out(
     if count == 0:  # the usual case: no example is copied
         return examples, examples.select(torch.arange(0))
     is_held_N = torch.zeros(len(examples), dtype=torch.bool)
-    is_held_N[torch.from_numpy(draw_stratified(examples.labels_N.numpy(), count, seed))] = True
+    is_held_N[torch.from_numpy(_draw_stratified(examples.labels_N.numpy(), count))] = True
     return examples.select(~is_held_N), examples.select(is_held_N)
 
 
-def draw_stratified(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
+def _draw_stratified(labels_N: np.ndarray, count: int) -> np.ndarray:
     """Draw a random sample of examples, stratified by class.
 
     The n examples of each class are put in random order. The example at index r of this order gets
@@ -260,12 +259,11 @@ def draw_stratified(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
     Args:
         labels_N: Classes [N].
         count: How many examples to draw.
-        seed: Seed of the random order.
 
     Returns:
         Indices [count] of the drawn examples, in the order of their ranks.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(HELD_OUT_SEED)
     order = generator.permutation(len(labels_N))
     rank = np.empty(len(labels_N))
     for label in np.unique(labels_N):

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from capsweep.config.validation import check_resolved
 from capsweep.data.arrays import NAMES, Labelled, check_classes, check_splits, read_arrays
 from capsweep.data.digits import decode_idx
-from capsweep.data.images import VALIDATION_SEED, Decoded, LabelledImages, hold_out
+from capsweep.data.images import Decoded, LabelledImages, hold_out
 from capsweep.data.official import write_examples
 from capsweep.data.pictures import Size, find_splits, read_pictures
 from capsweep.errors import DataError, UserError
@@ -80,7 +80,7 @@ def import_data(
     for split, share in parts.items():
         if isinstance(share, float):
             count = max(1, round(share * len(splits["train"])))
-            splits["train"], splits[split] = hold_out(splits["train"], count, VALIDATION_SEED)
+            splits["train"], splits[split] = hold_out(splits["train"], count)
     check_classes(splits, len(class_names))
     if size is not None:
         splits = {split: _stretch(examples, size) for split, examples in splits.items()}
@@ -196,13 +196,13 @@ def _read_csv(path: Path) -> Labelled:
     return images.reshape(-1, 1, side, side), labels.astype(int) if are_numbers else labels
 
 
-def _list_idx(folder: Path) -> dict[str, dict[str, Path]]:
-    """Return the IDX files of a folder, by the name of the data set, and by split and kind."""
-    files: dict[str, dict[str, Path]] = {}
+def _list_idx(folder: Path) -> dict[str, dict[str, dict[str, Path]]]:
+    """Return the IDX files of a folder by name of the data set, split, and kind of content."""
+    files: dict[str, dict[str, dict[str, Path]]] = {}
     for path in sorted(folder.iterdir(), reverse=True):  # a plain file replaces its .gz file
         if (found := IDX.fullmatch(path.name)) and path.is_file():
             split = "train" if found[2] == "train" else "test"
-            files.setdefault(found[1], {})[f"{split} {found[3]}"] = path
+            files.setdefault(found[1], {}).setdefault(split, {})[found[3]] = path
     return files
 
 
@@ -217,15 +217,15 @@ def _read_idx_files(path: Path) -> dict[str, Labelled]:
         files = {found[1]: files[found[1]]}
     own, *others = files.values()
     if others:
+        first, *_ = own.values()
         raise DataError(
             f"{path} has the IDX files of {len(files)} data sets; name a file of one of them, such "
-            f"as --file {next(iter(own.values()))}"
+            f"as --file {next(iter(first.values()))}"
         )
     splits = {}
-    for split in dict.fromkeys(name.split()[0] for name in own):
-        pair = [own.get(f"{split} {kind}") for kind in ("images", "labels")]
-        if None in pair:
+    for split, pair in own.items():
+        if len(pair) != 2:
             raise DataError(f"{path}: there are {split} images or labels, but not both")
-        images, labels = (decode_idx(file, read_plain_file(file)) for file in pair if file)
-        splits[split] = images[:, None], labels
+        decoded = {kind: decode_idx(file, read_plain_file(file)) for kind, file in pair.items()}
+        splits[split] = decoded["images"][:, None], decoded["labels"]
     return splits

@@ -1,6 +1,6 @@
 """Training steps as `bench step` and `bench parity` measure them. No test of speed."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,10 +8,10 @@ import torch
 
 from capsweep.config import package_files
 from capsweep.lab import bench
-from capsweep.lab.bench import BenchReport, step, training
+from capsweep.lab.bench import BenchReport, training
 from capsweep.lab.bench.comparison import compare
 from capsweep.lab.bench.routing import route_by_bmm
-from capsweep.lab.bench.training import REFERENCE, StepTraining, Way
+from capsweep.lab.bench.training import CORE_BARS, GPU_BARS, REFERENCE, StepTraining, Way
 from capsweep.model.routing import Routed, dynamic
 from capsweep.training.graphs import CHECKED, StepGraphs
 from capsweep.training.module import CapsuleTask
@@ -62,7 +62,8 @@ def test_a_candidate_whose_steps_are_not_captured_is_refused(
 def test_a_baseline_that_routes_otherwise_is_not_timed() -> None:
     ways = {"fast": Way(TINY), "wrong": Way(TINY, REFERENCE, route_once, keeps_memory=False)}
     report = BenchReport()
-    compare(report, "tiny", 2, step.list_candidates(ways, 2), budget=0)
+    candidates = {name: training.make_candidate(way, 2) for name, way in ways.items()}
+    compare(report, "tiny", 2, candidates, budget=0)
     assert [row["candidate"] for row in report.rows] == ["fast"]
     (fault,) = report.numbers
     assert fault.what.startswith("tiny, wrong, B = 2: ValueError: ")
@@ -73,53 +74,43 @@ def test_every_bar_is_of_a_candidate_that_is_measured(
     gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "is_gpu", lambda: gpu)
-    measured = {(case, name) for case, _, ways, _ in step.list_groups(False) for name in ways}
-    assert {bar[:2] for bar in (step.GPU_BARS if gpu else step.CORE_BARS)} <= measured
+    measured = {(case, name) for case, _, ways, _ in training.list_groups(False) for name in ways}
+    assert {bar[:2] for bar in (GPU_BARS if gpu else CORE_BARS)} <= measured
 
 
 def test_bars_are_judged_at_the_smallest_size() -> None:
-    row = {"case": step.STEP, "candidate": step.NOW, "over textbook": 5.0, "over before": 1.9}
-    report = BenchReport(rows=[row, row | {"over textbook": 9.0}])
-    report.judge(step.CORE_BARS)
+    row = {"case": training.STEP, "candidate": training.NOW, "over before": 1.9}
+    report = BenchReport(rows=[row | {"over textbook": ratio} for ratio in (5.0, 9.0)])
+    report.judge(CORE_BARS)
     bars = {bar.what: (bar.value, bar.verdict) for bar in report.numbers}
     assert bars["capsnet, transformed over textbook"] == (5.0, "kept")
     assert bars["capsnet, transformed over before"] == (1.9, "MISSED")
     assert bars["EM routing, T = 2, now images/s"] == (None, "")
 
 
-def measure_parity(monkeypatch: pytest.MonkeyPatch, impls: Iterable[str]) -> BenchReport:
-    """Of the tiny network by some implementations, in float64 and float32."""
-    ways = {impl: Way(TINY, (f"routing.impl={impl}",)) for impl in impls}
-    monkeypatch.setattr(training, "list_compared", lambda p: ways if p != "bf16-mixed" else {})
-    return training.measure_parity(is_quick=True)
-
-
-def test_a_wrong_implementation_is_missed_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    def route_wrongly(*arguments: Any, **options: Any) -> Routed:
-        routed = fast(*arguments, **options)
-        return routed._replace(pose_BJD=routed.pose_BJD * (1 + 1e-4))
-
-    fast = dynamic.fast
-    assert {bar.verdict for bar in measure_parity(monkeypatch, ["fast"]).numbers} == {"kept"}
-    monkeypatch.setitem(dynamic.IMPLS, "fast", route_wrongly)
-    report = measure_parity(monkeypatch, ["fast"])
-    gradients = report.numbers[1]
-    assert gradients.what.startswith("fast, float64, error of gradients (largest: gradient of dec")
-    assert gradients.verdict == "MISSED"
-    assert gradients.value is not None
-    assert 1e-5 < gradients.value < 1e-2
-
-
-def test_an_implementation_that_cannot_run_is_named_and_the_others_are_measured(
+def test_of_implementations_the_wrong_and_the_broken_are_missed_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: Any, **options: Any) -> Routed:
         raise RuntimeError("out of shared memory")
 
+    def route_wrongly(*arguments: Any, **options: Any) -> Routed:
+        routed = fast(*arguments, **options)
+        return routed._replace(pose_BJD=routed.pose_BJD * (1 + 1e-4))
+
+    fast = dynamic.fast
     monkeypatch.setitem(dynamic.IMPLS, "triton", refuse)
-    report = measure_parity(monkeypatch, ["triton", "fast"])
-    assert report.numbers[0].what == "triton, float64: RuntimeError: out of shared memory"
-    assert [each.verdict for each in report.numbers] == ["MISSED", "kept", "kept"] * 2
+    ways = {impl: Way(TINY, (f"routing.impl={impl}",)) for impl in ("triton", "fast")}
+    monkeypatch.setattr(training, "list_compared", lambda p: ways if p != "bf16-mixed" else {})
+    numbers = training.measure_parity(is_quick=True).numbers
+    assert numbers[0].what == "triton, float64: RuntimeError: out of shared memory"
+    assert [each.verdict for each in numbers] == ["MISSED", "kept", "kept"] * 2
+    monkeypatch.setitem(dynamic.IMPLS, "fast", route_wrongly)
+    gradients = training.measure_parity(is_quick=True).numbers[2]
+    assert gradients.what.startswith("fast, float64, error of gradients (largest: gradient of dec")
+    assert gradients.verdict == "MISSED"
+    assert gradients.value is not None
+    assert 1e-5 < gradients.value < 1e-2
 
 
 @pytest.mark.parametrize("gpu", [False, True])

@@ -51,9 +51,10 @@ def test_entropies_by_hand_where_none_of_the_above_is_one_more_share() -> None:
     children = make_children(CouplingRule(none_of_the_above=True), None)
     assert children.num_choices.tolist() == [PARENTS + 1] * 4
     couplings = [[0.25, 0.25, 0.25], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0], [0.5, 0.25, 0.25]]
-    entropies, _ = children.measure(torch.tensor(couplings)[None, None])
+    entropies, polarisation = children.measure(torch.tensor(couplings)[None, None])
     expected = [math.log(4), 0.0, math.log(2), 1.5 * math.log(2)]
     np.testing.assert_allclose(entropies, [expected], atol=1e-7)
+    assert polarisation[0, 1] == pytest.approx(1)  # all of it goes to none
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -149,11 +150,6 @@ def test_a_parent_is_dead_below_our_threshold_where_parents_have_activations() -
     assert measure_by_hand([[EQUAL]], active=0.011)["dead"] == 0.5
     assert measure_by_hand([[EQUAL]], active=0.009)["dead"] == 1.0
     assert measure_by_hand([[EQUAL]], has_activations=False)["dead"] is None
-
-
-def test_what_no_parent_gets_is_a_choice() -> None:
-    rule = CouplingRule(none_of_the_above=True)
-    assert measure_by_hand([[[0.0, 0.0]]], rule)["polarisation"] == pytest.approx(1)
 
 
 def test_couplings_without_a_sum_are_divided_by_it() -> None:

@@ -13,14 +13,7 @@ from trained_cells import trained
 
 from capsweep.config.cell import Cell
 from capsweep.lab.evaluation import figures
-from capsweep.lab.evaluation.figures import (
-    BandedCurve,
-    Panel,
-    decoded,
-    perturbations,
-    vote_distances,
-)
-from capsweep.lab.evaluation.figures.perturbations import TWEAKS
+from capsweep.lab.evaluation.figures import BandedCurve, Panel, decoded, iterations
 from capsweep.report.charts import COLOURS
 
 ITERATIONS, CHILDREN, CLASSES = 3, 200, 5
@@ -59,7 +52,7 @@ def make_trace() -> list[dict[str, Tensor]]:
 
 def test_a_panel_is_a_histogram_of_distances_weighted_by_the_assignment() -> None:
     trace = make_trace()
-    arrays = vote_distances.count_distances(trace)
+    arrays = iterations.count_distances(trace)
     assert arrays["weight"].shape == (ITERATIONS, CLASSES, 12)
     np.testing.assert_allclose(arrays["edges"], np.arange(13) * 0.05 / 12)
     distance = trace[1]["squared_distance"][0, 0, :, 3].double()
@@ -84,10 +77,10 @@ class ShowsPoses(nn.Module):
 
 def test_one_dimension_of_one_capsule_changes_by_the_tweak() -> None:
     pose_JD = torch.randn(CLASSES, POSE, generator=torch.Generator().manual_seed(0))
-    drawn_DTCHW = perturbations.draw_tweaked(ShowsPoses(), pose_JD, 3)
+    drawn_DTCHW = decoded.draw_tweaked(ShowsPoses(), pose_JD, 3)
     assert drawn_DTCHW.shape == (POSE, 11, 1, CLASSES, POSE)
     for d in range(POSE):
-        for t, tweak in enumerate(TWEAKS):
+        for t, tweak in enumerate(decoded.TWEAKS):
             expected_JD = torch.zeros(CLASSES, POSE)
             expected_JD[3] = pose_JD[3]
             expected_JD[3, d] += float(tweak)
@@ -97,7 +90,7 @@ def test_one_dimension_of_one_capsule_changes_by_the_tweak() -> None:
 def test_of_each_class_the_first_correct_example_is_taken_else_the_first() -> None:
     labels_M = np.array([2, 0, 2, 1, 1])
     stored = np.eye(3)[[1, 0, 2, 0, 2]], labels_M  # class 1 is never right
-    assert perturbations.find_first(stored) == [(0, 1), (1, 3), (2, 2)]
+    assert decoded.find_first(stored) == [(0, 1), (1, 3), (2, 2)]
 
 
 def test_examples_of_a_cell_are_drawn_from_the_capsule_of_their_own_class(
@@ -106,7 +99,7 @@ def test_examples_of_a_cell_are_drawn_from_the_capsule_of_their_own_class(
     network = trained(small_cell("epochs=1", "limit_batches=1"))
     stored = network.stored
     label = int(stored[1][7])
-    (page,) = perturbations.tweak_poses(network, [(label, 7)])
+    (page,) = decoded.tweak_poses(network, [(label, 7)])
     assert (page["place"], page["label"]) == (7, label)
     assert page["prediction"] == stored[0][7].argmax()
     assert page["length"] == pytest.approx(float(stored[0][7, label]), abs=1e-5)

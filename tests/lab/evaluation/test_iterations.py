@@ -40,7 +40,6 @@ def test_the_first_iteration_of_every_layer_is_its_control(
 ) -> None:
     cell = make_routed(overrides, 3, 2)
     maps = CouplingMaps(cell, 1)
-    maps.collect()
     assert cell.layers.keys() == shares.keys()
     for name, count in shares.items():
         layer = maps.layers[name]

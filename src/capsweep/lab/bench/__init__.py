@@ -151,8 +151,7 @@ def describe_conditions() -> str:
     Call this function before a benchmark, because the benchmark itself raises the load.
     """
     hardware, code = provenance.describe_hardware(), package_files.describe_code()
-    package = f"{code_identity.hash_package()} outside a checkout"
-    commit = code["commit"][:12] if code["commit"] else package
+    commit = (code["commit"] or code_identity.hash_package())[:12]
     commit += ", changed" if code["dirty"] else ""
     return (
         f"{datetime.now(UTC):%Y-%m-%d}, code {commit}, {read_hardware({'hardware': hardware})}, "

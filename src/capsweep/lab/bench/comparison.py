@@ -116,38 +116,32 @@ def check_parity(expected: Results, results: Results, tolerance: float) -> float
         ValueError: The largest error is above the tolerance, or a tensor has another shape than
             expected.
     """
-    name, error = find_largest_error(expected, results)
+    error, name = find_largest_error(expected, results)
     if error > tolerance:
         raise ValueError(f"{name} differs by {error:.1e}, at most {tolerance:.0e} is allowed")
     return error
 
 
-def find_largest_error(expected: Results, results: Results) -> tuple[str, float]:
-    """Return the name of the tensor with the largest error, and that error.
+def find_largest_error(expected: Results, results: Results) -> tuple[float, str]:
+    """Return the largest error, and the name of the tensor that has it.
 
-    The error of a tensor x with the expected tensor e is max |x - e| / max |e|. The error is
-    infinite if x has a NaN.
+    The error of a tensor x with the expected tensor e is max |x - e| / max |e|, or max |x - e| if
+    all expected values are 0. The error is infinite if x has a NaN.
 
     Raises:
         KeyError: A tensor is missing in the results.
         ValueError: A tensor has another shape than expected.
     """
-    errors = [(_find_error(tensor, results[name]), name) for name, tensor in expected.items()]
-    error, name = max(errors)
-    return name, error
-
-
-def _find_error(expected: Any, actual: Any) -> float:
-    """Return max |actual - expected| / max |expected|; divide by 1 if all expected values are 0.
-
-    Raises:
-        ValueError: The tensor has another shape than expected.
-    """
-    wanted, given = (torch.as_tensor(each).detach().double().cpu() for each in (expected, actual))
-    if wanted.shape != given.shape:
-        raise ValueError(f"a tensor has shape {list(given.shape)}, not {list(wanted.shape)}")
-    difference = (wanted - given).abs().nan_to_num(math.inf).max().item()
-    return difference / (wanted.abs().max().item() or 1.0)
+    errors = []
+    for name in expected:
+        wanted, given = (
+            torch.as_tensor(each[name]).detach().double().cpu() for each in (expected, results)
+        )
+        if wanted.shape != given.shape:
+            raise ValueError(f"a tensor has shape {list(given.shape)}, not {list(wanted.shape)}")
+        difference = (wanted - given).abs().nan_to_num(math.inf).max().item()
+        errors.append((difference / (wanted.abs().max().item() or 1.0), name))
+    return max(errors)
 
 
 def time_in_turns(candidates: Mapping[str, Callable[[], float]], budget: float) -> Seconds:

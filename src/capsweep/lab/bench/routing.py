@@ -149,9 +149,9 @@ class RoutingProblem:
 
 
 @lru_cache(maxsize=1)
-def compute_expected(sizes: Sizes, dtype: torch.dtype = torch.float32) -> Results:
+def compute_expected(sizes: Sizes) -> Results:
     """Compute the results of `dynamic.reference`, the reference implementation of routing."""
-    return RoutingProblem(dynamic.reference, sizes, dtype=dtype).compute_results()
+    return RoutingProblem(dynamic.reference, sizes).compute_results()
 
 
 def measure_routing(is_quick: bool = False) -> BenchReport:

@@ -1,7 +1,12 @@
-"""Ways to train a network on one batch, and a check of their results against a reference.
+"""Training steps: the speed of our code against public code, and a check of the results.
 
-Our way trains as a cell does, with the cell's network and optimiser. Baselines train as public code
-does: with their own routing, torch's plain Adam and single precision.
+`bench step` measures the speed. Our way trains as a cell does, with the cell's network and
+optimiser. Baselines train as public code does: with their own routing, torch's plain Adam and
+single precision. The networks are the CapsNet of the paper, and matrix capsules with EM routing. On
+a CPU, all networks with large convolutions are measured too, and a small CapsNet with each routing
+variant. On a GPU, steps are captured as CUDA graphs, unless the name of the candidate contains
+`eager`. Steps of baselines are never captured. Baselines use torch's default settings, so a GPU
+rounds their convolutions to TF32.
 
 `bench parity` compares whole networks on this device with a reference, which runs on a CPU in
 float64 with direct convolutions. If the device computes in float64, only tiny errors are allowed.
@@ -9,8 +14,10 @@ In float32 larger errors are allowed, because rounding can change the sign of a 
 and the gradient of ReLU jumps at zero.
 """
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
 
 import torch
 
@@ -18,8 +25,15 @@ from capsweep.config import compose, package_files
 from capsweep.data.batches import Batch
 from capsweep.lab import bench
 from capsweep.lab.bench import BenchReport, Measurement
-from capsweep.lab.bench.comparison import Results, find_largest_error
-from capsweep.lab.bench.routing import Route, replace_routing
+from capsweep.lab.bench.comparison import (
+    BEFORE,
+    MEMORY,
+    Candidate,
+    Results,
+    compare,
+    find_largest_error,
+)
+from capsweep.lab.bench.routing import ROUTES, Route, replace_routing
 from capsweep.model.convolution import set_weight_layout
 from capsweep.model.routing.dynamic import NORMALISERS
 from capsweep.training.build import make_task
@@ -32,12 +46,41 @@ DIRECT = "trainer.convolution=direct"
 REFERENCE = ("routing.impl=reference", DIRECT)
 CNN = ("model=cnn_small", "dataset=digits", "model.dropout=0")  # dropout differs between devices
 # By precision: the largest allowed `find_largest_error` of the outputs and of the gradients.
-BARS = {
+PARITY_BARS = {
     "float64": {"outputs": 1e-6, "gradients": 1e-5},
     "float32": {"outputs": 2e-5, "gradients": 0.02},
     "bf16-mixed": {"outputs": 0.02, "gradients": 0.3},
 }
 BF16, TF32 = "precision=bf16-mixed", "precision=tf32"
+NETWORKS = {  # by data set; each network has a kernel of 4x4 or more in a layer after the first
+    "mnist": ("capsnet_small", "baseline_mnist", "cnn_matched", "cnn_small"),
+    "multimnist": ("capsnet_tiny", "baseline_multimnist", "cnn_tiny"),
+    "svhn": ("capsnet_svhn",),
+    "affnist": ("baseline_affnist",),
+    "smallnorb": ("baseline_smallnorb",),
+}
+NOW = "transformed"
+STEP, ROUTINGS = "capsnet", "capsnet_tiny by routing"
+CORE_BARS = (
+    (STEP, "bf16", "over textbook", 3.5),
+    (STEP, NOW, "over textbook", 5.0),
+    (STEP, NOW, "over before", 2.0),
+    ("baseline_mnist", NOW, "over direct", 1.5),
+    ("capsnet_small", NOW, "over direct", 1.3),
+    ("capsnet_tiny", NOW, "over direct", 1.3),
+    ("EM routing, T = 2", "now", "images/s", 60.0),
+    ("EM routing, T = 3", "now", "images/s", 45.0),
+)
+GPU_BARS = (
+    (STEP, "bf16", "images/s", 45_000.0),
+    (STEP, "tf32", "images/s", 35_000.0),
+    (STEP, "bf16", "over textbook", 4.0),
+    ("EM routing, T = 3", "now", "images/s", 2_000.0),
+)
+MEMORY_BAR = 1.3  # largest allowed (peak memory) / (peak memory of BEFORE)
+# Lowest allowed (speed of a variant) / (speed of dynamic routing). If a variant is slower, its
+# code must be made faster.
+SLOWEST_VARIANT = 0.5
 
 
 @dataclass(frozen=True)
@@ -162,6 +205,98 @@ def compute_expected(
     return StepTraining(Way(network, REFERENCE), images, dtype, device).compute_results()
 
 
+# Case, number of images, ways to train, and the minimum duration of all rounds in seconds.
+Group = tuple[str, int, Mapping[str, Way], float]
+
+
+def list_baselines() -> dict[str, Way]:
+    """Return the two baselines, which train the CapsNet as public code does."""
+    names = ("textbook", "bmm")
+    return {name: Way(CAPSNET, REFERENCE, ROUTES[name], keeps_memory=False) for name in names}
+
+
+def list_ways(*network: str) -> dict[str, Way]:
+    """Return three ways to train a network on a CPU.
+
+    - BEFORE: Convolutions are direct. Freed memory is returned to the system. Cells of earlier
+      versions trained like this.
+    - "direct": Convolutions are direct. The process keeps freed memory.
+    - NOW: Convolutions are transformed if that is expected to be faster. The process keeps freed
+      memory. Cells train like this today.
+    """
+    direct = Way(network, (DIRECT,))
+    return {BEFORE: replace(direct, keeps_memory=False), "direct": direct, NOW: Way(network)}
+
+
+def list_core_groups(is_quick: bool) -> Iterator[Group]:
+    """Yield the comparisons that run on a CPU.
+
+    The last comparison has all routing variants; with `is_quick`, it has only two of them.
+    `measure_step` runs the last comparison with one thread, because a cell of a sweep also has one
+    thread.
+    """
+    images, seconds = (2, 0.0) if is_quick else (128, 60.0)
+    ways = list_baselines() | list_ways(*CAPSNET) | {"bf16": Way(CAPSNET, (BF16,))}
+    yield STEP, images, ways, seconds
+    for dataset, name in ((d, n) for d, names in NETWORKS.items() for n in names):
+        if not is_quick:
+            ways = list_ways(f"model={name}", f"dataset={dataset}")
+            yield name, images, ways, seconds / 6
+    for number in (2, 3):
+        network = *MATRIX_CAPSNET, f"routing.num_iters={number}"
+        yield f"EM routing, T = {number}", max(1, images // 16), {"now": Way(network)}, seconds / 6
+    variants = list_variants()
+    few = {name: variants[name] for name in ("dynamic", "em")}
+    yield ROUTINGS, max(1, images // 2), few if is_quick else variants, seconds
+
+
+def list_groups(is_quick: bool) -> Iterator[Group]:
+    """Yield the comparisons to run on this machine.
+
+    On a GPU, our code trains each network with eager and with captured steps, at two batch sizes.
+    """
+    if not bench.is_gpu():
+        yield from list_core_groups(is_quick)
+        return
+    images, seconds = (2, 0.0) if is_quick else (128, 4.0)
+    eager = "trainer.graphs=off"
+    capsnet, em = list_baselines(), (*MATRIX_CAPSNET, "routing.num_iters=3")
+    for name, words in {"fp32": (), "tf32": (TF32,), "bf16": (BF16,)}.items():
+        capsnet |= {f"{name}, eager": Way(CAPSNET, (*words, eager)), name: Way(CAPSNET, words)}
+    for size in (images, 4 * images):
+        yield STEP, size, capsnet, seconds
+    for size in (max(1, images // 16), images // 2):
+        ways = {"eager": Way(em, (eager,)), "now": Way(em)}
+        yield "EM routing, T = 3", size, ways, seconds
+
+
+def measure_step(is_quick: bool = False) -> BenchReport:
+    """Measure the speed of each way to train; a way with wrong results is reported as a fault."""
+    report = BenchReport()
+    for case, images, ways, seconds in list_groups(is_quick):
+        candidates = {name: make_candidate(way, images) for name, way in ways.items()}
+        threads = 1 if case == ROUTINGS else bench.THREADS
+        compare(report, case, images, candidates, seconds, threads)
+    if bench.is_gpu():
+        report.judge(GPU_BARS)
+        return report
+    # The bar for bfloat16 only applies to a CPU with instructions for bfloat16 matrix products.
+    has_amx = "amx_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    report.judge(bar for bar in CORE_BARS if has_amx or bar[1] != "bf16")
+    variants = list_variants()
+    report.judge((ROUTINGS, name, "over dynamic", SLOWEST_VARIANT) for name in variants)
+    memory = max((row.get(MEMORY) or 0.0 for row in report.rows), default=0.0)
+    report.numbers.append(Measurement(f"{MEMORY}, worst case", memory, "x", MEMORY_BAR))
+    return report
+
+
+def make_candidate(way: Way, images: int) -> Candidate:
+    """Return a candidate that trains a network in one way."""
+    prepare = partial(StepTraining, way, images)
+    expected = partial(compute_expected, way.network, images)
+    return Candidate(prepare, expected, way.tolerance, way.keeps_memory)
+
+
 def list_compared(precision: str) -> dict[str, Way]:
     """Return the ways to train that `bench parity` compares with the reference, for one precision.
 
@@ -189,21 +324,21 @@ def measure_parity(is_quick: bool = False) -> BenchReport:
     them are measured.
     """
     report, images = BenchReport(), 2 if is_quick else 8
-    for precision, bars in BARS.items():
+    for precision, bars in PARITY_BARS.items():
         ways = list_compared(precision)
         for name in [*ways][:2] if is_quick else ways:
             with report.catching(f"{name}, {precision}"):
-                for kind, (largest, error) in find_errors(ways[name], precision, images).items():
+                for kind, (error, largest) in find_errors(ways[name], precision, images).items():
                     what = f"{name}, {precision}, error of {kind} (largest: {largest})"
                     report.numbers.append(Measurement(what, error, "of the maximum", bars[kind]))
     return report
 
 
-def find_errors(way: Way, precision: str, images: int) -> dict[str, tuple[str, float]]:
+def find_errors(way: Way, precision: str, images: int) -> dict[str, tuple[float, str]]:
     """Find the largest errors of a way to train; the reference runs in float64 on a CPU.
 
     Returns:
-        For outputs and for gradients, the name of the tensor with the largest error, and the error.
+        For outputs and for gradients, the largest error and the name of the tensor that has it.
     """
     exact = compute_expected(way.network, images, torch.float64, torch.device("cpu"))
     dtype = torch.float64 if precision == "float64" else torch.float32

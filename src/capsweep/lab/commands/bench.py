@@ -10,7 +10,7 @@ from capsweep.lab.commands import option
 
 ON_REQUEST = "parity"  # runs only if the user names it
 # The module of each benchmark, by name.
-BENCHES = {ON_REQUEST: "training", "sweep": "sweep", "routing": "routing", "step": "step"}
+BENCHES = {ON_REQUEST: "training", "sweep": "sweep", "routing": "routing", "step": "training"}
 OPTIONS = (
     option("names", f"some of {', '.join(BENCHES)}; default: all but {ON_REQUEST}", nargs="*"),
     option("--quick", "use tiny sizes, to test the benchmarks", action="store_true"),
@@ -54,6 +54,6 @@ def run_bench(parsed: argparse.Namespace) -> int:
             publish.renew_section(page, f"{name}{suffix}{where}", section)
         for header, rows in report.make_tables():
             terminal.print_table(console, grid.grid_terminal(name, header, rows))
-        terminal.print_paragraph(console, line)
+        terminal.print_paragraphs(console, line)
         is_kept &= all(measured.verdict != "MISSED" for measured in report.numbers)
     return 0 if is_kept or parsed.quick else 1

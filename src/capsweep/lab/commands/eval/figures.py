@@ -4,7 +4,7 @@ The first command draws the figure NAME of one cell. The second command draws th
 a sweep. To add a figure, add an entry to FIGURES. The entry names a module of
 `lab.evaluation.figures`. Add this function to that module:
 
-    draw_NAME(loader, signature, options)       yields the drawings of a cell
+    draw_NAME(cell, options)       yields the drawings of a trained cell
 
 The function raises NotApplicableError for a cell that cannot have this figure, and UserError for
 other faults.
@@ -54,9 +54,9 @@ class Figure(NamedTuple):
 
 FIGURES: dict[str, Figure] = {
     "reconstructions": Figure("decoded", "draw test examples and their reconstructions", CHOSEN),
-    "perturbations": Figure("perturbations", "draw what each dimension of a pose changes"),
+    "perturbations": Figure("decoded", "draw what each dimension of a pose changes"),
     "segmentation": Figure("decoded", "draw overlapping digits one by one", CHOSEN),
-    "vote-distances": Figure("vote_distances", "draw distances of votes from classes", IMAGES),
+    "vote-distances": Figure("iterations", "draw distances of votes from classes", IMAGES),
     "routing-change": Figure("iterations", "draw how much each routing iteration changes", TRACED),
     "couplings": Figure("iterations", "draw couplings: entropy, map, histogram", COUPLED),
 }
@@ -92,7 +92,7 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
     module = import_module(f"capsweep.lab.evaluation.figures.{FIGURES[name].module}")
     draw = getattr(module, f"draw_{name.replace('-', '_')}")
     try:
-        for drawing in draw(loader, signature, options):
+        for drawing in draw(loader.load(signature), options):
             for file, content in drawing.make_files().items():
                 print(loader.ledger.write_evaluation(signature, file, content))
             print(drawing.caption, flush=True)

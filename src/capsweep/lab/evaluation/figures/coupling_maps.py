@@ -8,7 +8,7 @@ G groups of children, B images, D distributions, T iterations.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -139,28 +139,28 @@ class CouplingMaps:
     Attributes:
         routed: The cell.
         image: Index of the test image whose children are drawn by place.
-        layers: The couplings by name of the layer.
     """
 
     routed: RoutedCell
     image: int
-    layers: dict[str, LayerCouplings] = field(default_factory=dict[str, LayerCouplings])
 
-    def collect(self) -> None:
-        """Trace the test images, and add up the couplings of each layer.
+    @cached_property
+    def layers(self) -> dict[str, LayerCouplings]:
+        """The couplings of each layer by its name, added up over the traced test images.
 
         Raises:
             NotApplicableError: The routing has no couplings, or there is a layer in which no child
                 has a choice.
         """
-        network = self.routed.cell.network
+        layers: dict[str, LayerCouplings] = {}
         for name, couplings in self.routed.trace_couplings():
-            if name not in self.layers:
+            if name not in layers:
                 layer, shape = self.routed.layers[name], couplings[0].shape[1:]
-                self.layers[name] = LayerCouplings(network, layer, shape)
-            if not self.layers[name].children.has_choice.any():
+                layers[name] = LayerCouplings(self.routed.cell.network, layer, shape)
+            if not layers[name].children.has_choice.any():
                 raise NotApplicableError(f"the children of {name} have one parent each")
-            self.layers[name].add_images(couplings, self.image)
+            layers[name].add_images(couplings, self.image)
+        return layers
 
     def draw(self, ending: str) -> Iterator[Drawing]:
         """Yield the map with the histogram, and the places in one image if places are known.

@@ -2,18 +2,12 @@
 
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from capsweep import cli
 from capsweep.cli import doctor
-from capsweep.cli.doctor import Finding
-
-
-def cures_of(findings: Iterable[Finding]) -> list[str]:
-    return [finding.cure for finding in findings if finding.cure]
 
 
 def test_a_good_environment_has_no_fatal_finding(
@@ -80,6 +74,6 @@ def test_a_ray_that_others_can_use_is_a_fault(
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     findings = list(doctor.check_ray())
-    said = cures_of(findings)
+    said = [finding.cure for finding in findings if finding.cure]
     assert (not said) if cure is None else [cure in each for each in said] == [True]
     assert not any("secret" in finding.fact for finding in findings)

@@ -106,7 +106,7 @@ def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(
         print(HOSTILE)
         terminal.print_aside(HOSTILE)
         console = terminal.make_console()
-        terminal.print_paragraph(console, HOSTILE)
+        terminal.print_paragraphs(console, HOSTILE)
         terminal.print_table(console, table)
         console.out(HOSTILE)
     printed = capsys.readouterr()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import foreign_claims
 import pytest
 import reported_cells
 
@@ -66,16 +67,6 @@ def test_cells_are_listed_and_shown_as_text_and_json(swept: Path, ask: Ask) -> N
     assert (cell["signature"], cell["status"]) == (first, "done")
     assert cell["science"]["epochs"] == cell["result"]["epochs"] == 2
     assert cell["provenance"]["command"].startswith("capsweep train ")
-
-
-def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, ask: Ask) -> None:
-    path = next(swept.glob(f"ledger/*/{list_signatures(swept)[0]}/provenance.json"))
-    overrides = json.loads(path.read_text())["overrides"]
-    others = [text for text in overrides if not text.startswith("seed=")]
-    text = ask(swept, "why", *others, "seed=7")
-    assert "missing" in text
-    assert "  seed: 7 here, " in text
-    assert text.count(" here, ") == 1
 
 
 def test_reproduce_prints_the_command_and_run_gives_the_same_numbers(swept: Path, ask: Ask) -> None:
@@ -158,13 +149,10 @@ def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(
     tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = partial(ask, tmp_path, "release", "0123")
-    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
-    path = tmp_path / "ledger" / "claims" / "0123456789abcdef.000001"
-    path.parent.mkdir(parents=True)
     (tmp_path / "ledger" / "01" / "0123456789abcdef").mkdir(parents=True)
-    path.write_text(json.dumps({"owner": owner, "beat": 3}))
-    beat = threading.Timer(0.5, path.write_text, [json.dumps({"owner": owner, "beat": 4})])
-    beat.start()
+    write = partial(foreign_claims.write_claim, tmp_path / "ledger", "0123456789abcdef")
+    path = write()
+    threading.Timer(0.5, write, kwargs={"beat": 4}).start()
     assert "is being run by process 1 on far; stop that" in release(status=2)
     assert path.exists()
     monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)

@@ -2,7 +2,6 @@
 before.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,11 @@ import pytest
 import torch
 from convolutions import PRIMARY, draw_normal, find_relative_error, make_layers
 from torch import nn
-from trained_cells import find_folder, train
+from trained_cells import finish, read_provenance, train
 
-from capsweep.config import compose, places
+from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
-from capsweep.lab.evaluation.checkpoint import CellLoader
-from capsweep.ledger.ledger import Ledger
 from capsweep.model import convolution, large_kernels
 from capsweep.model.convolution import Convolution, describe_methods, set_method, set_weight_layout
 from capsweep.model.large_kernels import Tiling, choose_tiling
@@ -153,12 +150,10 @@ def test_on_a_gpu_a_cell_says_its_layout_and_is_tested_on_a_processor_too(
 ) -> None:
     cell = small_cell(f"precision={precision}", "trainer.accelerator=gpu")
     train(cell)
-    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
-    assert provenance["implementations"]["convolutions"] == f"auto, channels {layout}"
-    here = places.resolve(cell.config["places"])
+    used = read_provenance(cell)["implementations"]
+    assert used["convolutions"] == f"auto, channels {layout}"
     for device in ("cuda", "cpu"):
-        loader = CellLoader(Ledger(here.ledger), here.data, torch.device(device))
-        trained = loader.load(cell.signature)
+        trained = finish(cell, device).load(cell.signature)
         strides = trained.network.primary.conv.weight.stride()
         is_last = layout == "last" or device == "cpu"
         assert (strides[1] == 1) is is_last
@@ -206,7 +201,7 @@ def test_a_cell_says_how_each_of_its_convolutions_was_computed(tmp_path: Path) -
     cell = compose.cell([*small, *fixed, "trainer.convolution=transformed"])
     assert cell.signature == compose.cell([*small, *fixed]).signature
     train(cell)
-    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
+    provenance = read_provenance(cell)
     assert provenance["implementations"]["convolutions"] == "transformed, channels last"
     assert provenance["convolutions"] == {
         "conv": "transformed, tiles of 10x10",

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_folders import hashes, run_make, run_until, start_making, times
 
+from capsweep import cli
 from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.shards import making, manifest
@@ -63,6 +64,16 @@ def test_a_folder_is_filled_and_its_manifest_says_with_what(folder: Path, capsys
     for shard in whole.shards:
         assert hashes(folder)[shard.name] == shard.sha256
         assert (folder / shard.name).stat().st_size == shard.bytes
+
+
+def test_a_folder_is_made_below_data_dir(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["dataset.source=digits", "PAIRS=1", "EXECUTOR=local", f"DATA_DIR={tmp_path}"]
+    assert cli.main(["data", "make", *words]) == 0
+    printed = capfd.readouterr()
+    assert f"folder:      {tmp_path / 'multimnist'}\n" in printed.out
+    for text in ("1,437 examples in 1 shard\n", "2 shards made, 0 kept, of 2", "train on it:"):
+        assert text in printed.out
+    assert "\x1b" not in printed.out + printed.err
 
 
 def flip_pixel(path: Path) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from json_paths import list_paths
 from laws import at_most_examples
 
+from capsweep import cli
 from capsweep.errors import DataError
 from capsweep.shards import manifest
 from capsweep.shards.manifest import INDEX, STATE, Manifest
@@ -76,6 +77,27 @@ def test_all_faults_are_named_and_not_the_first(folder: Path, tmp_path: Path) ->
         strict=True,
     ):
         assert fault.startswith(beginning)
+
+
+def test_a_whole_folder_is_said_to_be_whole_and_what_it_holds(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["data", "verify", str(folder)]) == 0
+    output = capsys.readouterr().out
+    for text in (
+        "multimnist, made from digits",
+        manifest.read_manifest(folder).content.fingerprint,
+        "seed 0, margin 4, shift 4, validation 0; generator version 1",
+        "train:       2,874 examples in 3 shards",
+        "train on it: capsweep train dataset=multimnist_shards ",
+        f"\n{folder}: complete (multimnist, 4 shards, all read)\n",
+    ):
+        assert text in output
+    (folder / NAME).unlink()
+    assert cli.main(["data", "verify", str(folder)]) == 1
+    *_, fault, verdict = capsys.readouterr().out.splitlines()
+    assert fault.startswith(f"{folder / NAME}: No such file or directory; run the same `make sh")
+    assert verdict == f"{folder}: 1 fault (multimnist, 4 shards, all read)"
 
 
 Change = Callable[[h5py.File, Path], object]

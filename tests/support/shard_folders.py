@@ -75,14 +75,14 @@ def declare_small(folder: Path) -> list[str]:
 
 
 def run_make(folder: Path, *arguments: str) -> int:
-    """`capsweep data make multimnist` in this process: 2,874 examples in four shards, 720 in two.
+    """`capsweep data make` in this process: 2,874 examples in four shards, 720 in two.
 
     Returns its exit status.
     """
     small = ["PAIRS=2", "SHARDS=4", f"STORAGE={folder}", "EXECUTOR=local"]
     given = {word.split("=")[0] for word in arguments}
     words = [w for w in ("dataset.source=digits", *small) if w.split("=")[0] not in given]
-    return cli.main(["data", "make", "multimnist", *words, *arguments])
+    return cli.main(["data", "make", *words, *arguments])
 
 
 def rehash(folder: Path, name: str) -> Manifest:
@@ -118,9 +118,9 @@ def times(folder: Path) -> dict[str, int]:
 
 
 def start_making(folder: Path, *arguments: str) -> Process:
-    """`capsweep data make multimnist`, by default of LARGER, in its own process."""
+    """`capsweep data make`, by default of LARGER, in its own process."""
     words = [*(arguments or LARGER), f"STORAGE={folder}"]
-    return commands.start("data", "make", "multimnist", *words)
+    return commands.start("data", "make", *words)
 
 
 def run_until(process: Process, holds: Callable[[], bool]) -> None:

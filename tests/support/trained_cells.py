@@ -82,6 +82,11 @@ def read_rows(cell: Cell, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
+def read_provenance(cell: Cell) -> dict[str, Any]:
+    """The provenance of a cell in its ledger."""
+    return json.loads((find_folder(cell) / "provenance.json").read_text())
+
+
 def read_outputs(cell: Cell) -> Outputs:
     """Weights, and predictions: scores and labels."""
     weights = torch.load(find_folder(cell) / "weights.ckpt", weights_only=True)
@@ -98,11 +103,11 @@ def assert_equal(broken: Cell, unbroken: Cell) -> None:
         assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
 
-def finish(cell: Cell) -> CellLoader:
-    """Run it; what loads it again."""
+def finish(cell: Cell, device: str = "cpu") -> CellLoader:
+    """Run it, if it is not finished; what loads it again, on a device."""
     here = places.resolve(cell.config["places"])
     train(cell)
-    return CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
+    return CellLoader(Ledger(here.ledger), here.data, torch.device(device))
 
 
 def trained(cell: Cell) -> TrainedCell:

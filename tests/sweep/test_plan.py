@@ -19,7 +19,7 @@ from capsweep.sweep import choices, drive, expand, plan
 from capsweep.sweep.estimates import Estimates, calibrate_cells, read_estimates
 from capsweep.sweep.expand import Point
 from capsweep.training import provenance
-from capsweep.training.size import Size, calibrate
+from capsweep.training.size import STEPS, Size, calibrate
 
 ONE_STEP = ("epochs=1", "dataset.validation=0", "batch_size=1437")
 MISSING = Entry("missing")
@@ -81,11 +81,11 @@ def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) ->
     torch.manual_seed(3)
     threads = torch.get_num_threads()
     node = places.resolve(cell.config["places"])
-    measured = calibrate(cell, node, steps=4)
+    measured = calibrate(cell, node)
     assert torch.equal(torch.rand(1), expected)
     assert torch.get_num_threads() == threads
     assert not Path(node.ledger).exists()
-    assert measured.steps == 4
+    assert measured.steps == STEPS
     assert measured.shape == cell.shape
     assert measured.seconds_per_step > 0
     estimates = Estimates("elsewhere")

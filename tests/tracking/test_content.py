@@ -46,15 +46,12 @@ def test_everything_of_a_finished_cell_is_in_the_ledger(
     assert not content.is_synced(storage, cell, "http://one")
 
 
-def test_the_digits_of_a_composed_data_set_are_a_column() -> None:
-    cell = compose.cell(["dataset=multimnist", "dataset.source=digits"])
-    assert content.describe_tracking(cell, Labels())["columns"] == {"dataset.source": "digits"}
-
-
-def test_names_of_classes_are_a_column_for_the_confusion_matrix() -> None:
-    cell = compose.cell(["dataset=smallnorb"])
+def test_the_source_of_digits_and_the_names_of_classes_are_columns() -> None:
     names = ["animal", "human", "airplane", "truck", "car"]
-    assert content.describe_tracking(cell, Labels())["columns"] == {content.CLASS_NAMES: names}
+    sources = ["dataset=multimnist", "dataset.source=digits"], {"dataset.source": "digits"}
+    for overrides, columns in (sources, (["dataset=smallnorb"], {content.CLASS_NAMES: names})):
+        cell = compose.cell(overrides)
+        assert content.describe_tracking(cell, Labels())["columns"] == columns
 
 
 SWEEPS = sorted(path.stem for path in package_files.find_folder("sweeps").glob("*.yaml"))

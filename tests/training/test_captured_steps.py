@@ -45,12 +45,9 @@ class TooLarge(Small):
 
 def make_graphs(network: nn.Module, capture: Callable[[Run], Run] | None) -> StepGraphs:
     """What trains a network; eagerly without a capture."""
-
-    def make_optimizer(trained: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.Adam(trained.parameters(), lr=0.01)
-
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
     objective = Objective(cross_entropy, 0, on_logits=True)
-    step = TrainingStep(network, objective, make_optimizer(network), make_optimizer, None, "32")
+    step = TrainingStep(network, objective, optimizer, None, "32")
     return StepGraphs(step, SplitMetrics(), None if capture else "a test", capture)
 
 

@@ -1,7 +1,6 @@
 """Cells on shards, on composed images and on novel viewpoints, from configuration to the ledger."""
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,11 @@ import official_files
 import pytest
 import shard_folders
 import torch
-from trained_cells import fill_overrides, find_folder, read_outputs, train
+from trained_cells import fill_overrides, read_outputs, read_provenance, train, trained
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import DataError, UserError
-from capsweep.lab.evaluation.checkpoint import CellLoader
-from capsweep.ledger.ledger import Ledger
 from capsweep.shards import manifest
 from capsweep.shards.manifest import Manifest, Origin, hash_declared
 from capsweep.shards.reader import declare_data_set
@@ -76,13 +73,10 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
     cell = declared(whole, folder)
     result = train(cell)
     assert result["metrics"]["val/error"] <= 1
-    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
-    assert provenance["fingerprint"] == whole.content.fingerprint
+    assert read_provenance(cell)["fingerprint"] == whole.content.fingerprint
     for shard in whole.list_shards("train"):
         (folder / shard.name).unlink()
-    here = places.resolve(cell.config["places"])
-    loader = CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
-    asked = loader.load(cell.signature)
+    asked = trained(cell)
     clean = asked.verify()
     assert clean.wrong / clean.examples == pytest.approx(result["metrics"]["test/error"])
     assert asked.test.evaluation_batch(slice(3, 5)).targets_BLCHW.shape == (2, 2, 1, 36, 36)

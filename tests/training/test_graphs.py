@@ -3,7 +3,6 @@ same code there, and cells must be those of ordinary steps to the last bit.
 """
 
 import contextlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trained_cells import assert_equal, fill_overrides, find_folder, read_outputs, train
+from trained_cells import assert_equal, fill_overrides, read_outputs, read_provenance, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
@@ -24,7 +23,10 @@ from capsweep.training.module import CapsuleTask
 from capsweep.training.step import Objective
 
 Run = Any  # what is captured: a method of CapturedStep
-SMALL = ("logger=csv", "trainer.checkpoint_interval=0", "epochs=3", "batch_size=400")
+SMALL = (
+    *("logger=csv", "trainer.checkpoint_interval=0", "epochs=3", "batch_size=400"),
+    "trainer.accelerator=cpu",
+)
 CAPSNET = ("model.conv.channels=4", "model.primary.types=2", "model.decoder.hidden=[8]")
 MATRIX = ("model=matrix_capsnet_tiny", "loss=spread", "batch_size=4", "limit_batches=4")
 CELLS = {
@@ -74,16 +76,13 @@ def capture_by(
 def test_a_cell_of_captured_steps_is_that_of_ordinary_ones(
     overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ordinary, captured = (
-        make_cell(tmp_path / name, *overrides, "trainer.accelerator=cpu") for name in "oc"
-    )
+    ordinary, captured = (make_cell(tmp_path / name, *overrides) for name in "oc")
     train(ordinary)
     graphs = capture_by(monkeypatch)
     train(captured)
     assert_equal(captured, ordinary)
     assert graphs[0].reason is None
-    provenance = json.loads((find_folder(captured) / "provenance.json").read_text())
-    assert provenance["graphs"].startswith("captured, batches of ")
+    assert read_provenance(captured)["graphs"].startswith("captured, batches of ")
 
 
 @pytest.mark.gpu
@@ -146,7 +145,7 @@ def test_a_routing_that_draws_on_the_processor_is_trained_eagerly(
 def test_a_cell_goes_on_with_the_other_kind_of_step(
     is_captured_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = ("model=cnn_small", "epochs=4", "trainer.accelerator=cpu")
+    settings = ("model=cnn_small", "epochs=4")
     whole, broken = (make_cell(tmp_path / name, *settings) for name in ("whole", "broken"))
     train(whole)
     cut = RunHooks(on_epoch=lambda row: row["epoch"] == 1)  # its checkpoint is kept
@@ -170,9 +169,10 @@ def test_a_cell_that_fails_leaves_the_memory_of_its_graphs_to_the_next(
     assert not graphs.captured
 
 
-def read_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What was said of graphs."""
-    return [line for line in capsys.readouterr().err.splitlines() if "trainer.graphs" in line]
+def read_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The only line that was said of graphs."""
+    (line,) = (text for text in capsys.readouterr().err.splitlines() if "trainer.graphs" in text)
+    return line
 
 
 def test_a_cell_whose_steps_cannot_be_captured_is_trained_eagerly_with_a_line(
@@ -181,18 +181,14 @@ def test_a_cell_whose_steps_cannot_be_captured_is_trained_eagerly_with_a_line(
     def refuse(run: Run) -> Run:
         raise RuntimeError("not permitted when stream is capturing\nand more of CUDA's lines")
 
-    ordinary, captured = (
-        make_cell(tmp_path / name, *CAPSNET, "trainer.accelerator=cpu") for name in "oc"
-    )
+    ordinary, captured = (make_cell(tmp_path / name, *CAPSNET) for name in "oc")
     train(ordinary)
     capture_by(monkeypatch, refuse)
     train(captured)
     assert_equal(captured, ordinary)
-    (line,) = read_lines(capsys)
     why = "its step cannot be captured: not permitted when stream is capturing"
-    assert why in line
-    provenance = json.loads((find_folder(captured) / "provenance.json").read_text())
-    assert provenance["graphs"].startswith(f"off: {why}")
+    assert why in read_line(capsys)
+    assert read_provenance(captured)["graphs"].startswith(f"off: {why}")
 
 
 def test_on_a_gpu_an_optimiser_without_a_capturable_form_is_told_in_a_line(
@@ -203,7 +199,5 @@ def test_on_a_gpu_an_optimiser_without_a_capturable_form_is_told_in_a_line(
 
     monkeypatch.setattr(build, "build_optimizer", build_optimizer)
     monkeypatch.setattr(CapsuleTask, "device", torch.device("cuda"))  # as if it trained there
-    cell = make_cell(tmp_path, *CAPSNET, "epochs=1", "trainer.accelerator=cpu")
-    train(cell)
-    (line,) = read_lines(capsys)
-    assert line.endswith("without CUDA graphs, because SGD has no capturable form")
+    train(make_cell(tmp_path, *CAPSNET, "epochs=1"))
+    assert read_line(capsys).endswith("without CUDA graphs, because SGD has no capturable form")

@@ -2,7 +2,6 @@
 bf16-mixed, products in bfloat16, but capsules, routing and losses in float32.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from trained_cells import find_folder, train
+from trained_cells import finish, read_provenance, train
 
-from capsweep.config import compose, places
+from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
-from capsweep.lab.evaluation.checkpoint import CellLoader
-from capsweep.ledger.ledger import Ledger
 from capsweep.model.capsnet import ClassCapsules
 from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.matrix_capsnet import MatrixCapsules, MatrixPrimary
@@ -50,13 +47,7 @@ def rounding(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def was_rounded(cell: Cell) -> bool:
-    provenance = json.loads((find_folder(cell) / "provenance.json").read_text())
-    return provenance["implementations"]["tf32"]
-
-
-def make_loader(cell: Cell, device: str) -> CellLoader:
-    here = places.resolve(cell.config["places"])
-    return CellLoader(Ledger(here.ledger), here.data, torch.device(device))
+    return read_provenance(cell)["implementations"]["tf32"]
 
 
 def test_each_cell_of_a_process_sets_it_anew(
@@ -105,7 +96,7 @@ def test_its_evaluation_elsewhere_is_in_float32_and_says_so(
         assert was_rounded(cell) == (cell is rounded)
     rounding.undo()
     capsys.readouterr()
-    loader = make_loader(rounded, "cpu")
+    loader = finish(rounded)
     first, second = (loader.load(c.signature) for c in (rounded, exact))
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
@@ -190,9 +181,8 @@ def test_on_a_gpu_such_a_cell_trains_and_says_again_what_it_said(
     small_cell: Callable[..., Cell],
 ) -> None:
     cell = small_cell("precision=tf32", "trainer.accelerator=gpu")
-    train(cell)
+    assert finish(cell, "cuda").load(cell.signature).verify().ties <= 1
     assert was_rounded(cell)
-    assert make_loader(cell, "cuda").load(cell.signature).verify().ties <= 1
 
 
 MATRIX = ["model=matrix_capsnet_tiny", "loss=spread"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from trained_cells import find_folder, read_outputs, read_rows, train
+from trained_cells import find_folder, read_outputs, read_provenance, read_rows, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell, hash_science
@@ -82,7 +82,7 @@ def test_the_weights_load_without_pickle_and_give_the_predictions_and_their_erro
 
 def test_provenance_names_code_data_hardware_and_command(ran: tuple[Cell, dict, Path]) -> None:
     cell, result, path = ran
-    provenance = json.loads((path / "provenance.json").read_text())
+    provenance = read_provenance(cell)
     typed = [text for text in cell.overrides if not text.startswith("places.")]
     assert provenance["command"] == shlex.join(["capsweep", "train", *typed])
     assert str(path.parents[2]) not in json.dumps(provenance)

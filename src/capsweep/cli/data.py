@@ -68,9 +68,10 @@ def run_make(parsed: argparse.Namespace) -> int:
     """
     run_tasks, overrides = _choose_runner(parsed), [*parsed.overrides, *_list_places(parsed)]
     pairs, shards = (_read_count(parsed, name) for name in ("PAIRS", "SHARDS"))
-    job = prepare_job(parsed.name, overrides, pairs)
+    name = parsed.dataset or MULTIMNIST
+    job = prepare_job(name, overrides, pairs)
     data = _find_data(overrides)
-    folder = f"{data}/{parsed.name}" if parsed.storage is None else parsed.storage
+    folder = f"{data}/{name}" if parsed.storage is None else parsed.storage
     if is_url(folder) or not folder:
         cure = "make it in a folder, and copy the finished folder to the object store"
         raise UserError(f"STORAGE={folder}: must be a folder on a disk; {cure}")

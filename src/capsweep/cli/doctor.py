@@ -11,7 +11,7 @@ from typing import NamedTuple
 from capsweep.config import compose, places
 from capsweep.config.overrides import expand_word
 from capsweep.config.words import BY_NAME
-from capsweep.errors import ConfigError, UserError
+from capsweep.errors import UserError
 from capsweep.storage.stores import open_store, prove_writable
 from capsweep.tracking import mode as wandb_mode
 from capsweep.training.provenance import find_version
@@ -37,14 +37,23 @@ def run_doctor(parsed: argparse.Namespace) -> int:
     findings = [
         *check_packages(),
         *check_ray(),
-        *check_places(parsed),
+        *_report_error("places", check_places(parsed)),
         *check_devices(),
-        *check_wandb(),
+        *_report_error("wandb", check_wandb()),
     ]
     for subject, fact, cure, fatal in findings:
         mark = "ok" if cure is None else "FAIL" if fatal else "note"
         print(f"{mark:4} {subject}: {fact}{f'; {cure}' if cure else ''}")
     return int(any(finding.cure and finding.fatal for finding in findings))
+
+
+def _report_error(subject: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield findings; an error of the check is a fault, too."""
+    try:
+        yield from findings
+    except UserError as error:
+        fault, _, cure = str(error).rpartition("; ")
+        yield Finding(subject, fault, cure)
 
 
 def check_packages() -> Iterator[Finding]:
@@ -63,23 +72,17 @@ def check_ray() -> Iterator[Finding]:
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     if path.exists():  # Ray makes this file when it is started on this machine
         cure = f"others can read it, and then run code as you; type chmod 600 {path}"
+        is_private = not path.stat().st_mode & 0o077
         # Not fatal, because Ray itself makes the file readable for others.
-        yield Finding(
-            "ray access", f"token {path}", cure if path.stat().st_mode & 0o077 else None, False
-        )
+        yield Finding("ray access", f"token {path}", None if is_private else cure, fatal=False)
 
 
 def check_places(parsed: argparse.Namespace) -> Iterator[Finding]:
     """Check that storage and ledger can be written on this machine, and list all places."""
     typed = [expand_word(n, value) for n, value in parsed.words.items() if BY_NAME[n].is_place]
     node_places = places.resolve(compose.cell(typed).config["places"])
-    try:
-        places.prepare(node_places)
-        prove_writable(open_store(node_places.ledger))
-    except UserError as error:
-        fault, _, cure = str(error).rpartition("; ")
-        yield Finding("places", fault, cure)
-        return
+    places.prepare(node_places)
+    prove_writable(open_store(node_places.ledger))
     free = shutil.disk_usage(node_places.storage).free
     cure = "less than 5 GiB: set STORAGE=... to another disk" if free < 5 * 2**30 else None
     yield Finding("storage", f"{node_places.storage}, {free / 2**30:.0f} GiB free", cure)
@@ -103,8 +106,4 @@ def check_devices() -> Iterator[Finding]:
 def check_wandb() -> Iterator[Finding]:
     """Check whether runs would be sent to W&B."""
     if find_version("wandb"):
-        try:
-            yield Finding("wandb", wandb_mode.decide_mode(compose.cell([]).config)[1])
-        except ConfigError as error:
-            fault, _, cure = str(error).rpartition("; ")
-            yield Finding("wandb", fault, cure)
+        yield Finding("wandb", wandb_mode.decide_mode(compose.cell([]).config)[1])

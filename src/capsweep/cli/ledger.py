@@ -6,11 +6,10 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import PurePath
-from typing import Any
 
 from capsweep.config import places
 from capsweep.config.cell import flatten
@@ -85,33 +84,6 @@ def run_show(parsed: argparse.Namespace) -> None:
         print(f"\nfailure\n{failure}")
 
 
-def run_why(parsed: argparse.Namespace) -> None:
-    """Print the keys in which a cell differs from the nearest other finished cell.
-
-    The nearest cell is the finished cell that differs in the fewest keys.
-    """
-    from capsweep.config import compose
-
-    ledger = open_ledger(parsed)
-    if len(parsed.cell) == 1 and "=" not in parsed.cell[0]:
-        signature = find_signature(ledger, parsed.cell[0])
-        science: Mapping[str, Any] = ledger.read_science(signature) or {}
-    else:
-        cell = compose.cell(parsed.cell)
-        signature, science = cell.signature, cell.science
-    others = [name for name in ledger.list_signatures() if name != signature]
-    finished = [name for name in others if ledger.read_result(name) is not None]
-    print(f"cell {signature}: {ledger.read_entry(signature).status}")
-    if not finished:
-        print("there is no other finished cell")
-        return
-    changed = {n: causes.find_differences(science, ledger.read_science(n) or {}) for n in finished}
-    nearest = min(finished, key=lambda name: len(changed[name]))
-    print(f"the nearest finished cell is {nearest}; it differs in")
-    for key, (here, there) in changed[nearest].items():
-        print(f"  {key}: {json.dumps(here)} here, {json.dumps(there)} there")
-
-
 def run_failures(parsed: argparse.Namespace) -> None:
     """Print failed cells by cause: all failed cells, or those that the typed settings choose."""
     ledger = open_ledger(parsed)
@@ -182,20 +154,20 @@ def run_rm(parsed: argparse.Namespace) -> None:
 def run_release(parsed: argparse.Namespace) -> None:
     """Remove the claim of a run whose machine is gone; stop with an error if the run continues."""
     ledger = open_ledger(parsed)
-    claims = {} if ledger.disk is None else lease.read_claims(ledger.disk)
+    disk = ledger.disk
+    claims = {} if disk is None else lease.read_claims(disk)
     if (signature := parsed.signature) not in claims:  # a claimed cell may have no folder yet
         signature = find_signature(ledger, signature)
-    if (claim := claims.get(signature)) is None:
+    if disk is None or (claim := claims.get(signature)) is None:
         raise UserError(f"{signature}: no process has claimed this cell; nothing to release")
     owner = claim.owner
     if not (owner.is_alive or owner.is_dead):
         print(f"waiting {lease.LEASE_SECONDS:.0f} s for a sign of life of {owner}", flush=True)
-    assert ledger.disk is not None
     try:
-        lease.check_dead(ledger.disk, claim)
+        lease.check_dead(disk, claim)
     except lease.ClaimedElsewhereError as error:
         raise UserError(f"{error}; stop that process first") from error
-    lease.remove_dead_claim(ledger.disk, claim)
+    lease.remove_dead_claim(disk, claim)
     print(f"released {signature} from {owner}")
 
 

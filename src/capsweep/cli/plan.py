@@ -43,8 +43,8 @@ def run_plan(parsed: argparse.Namespace) -> None:
     table = grid.grid_terminal(None, plan.COLUMNS, plan.list_rows(planned, costs))
     table.padding, table.show_edge = (0, 1, 0, 0), False  # so that the ablation fits 80 columns
     terminal.print_table(console, table)
-    for line in (*sweep.notes, described, *plan.describe_costs(planned, costs)):
-        terminal.print_paragraph(console, line)
+    lines = plan.describe_costs(planned, costs)
+    terminal.print_paragraphs(console, *sweep.notes, described, *lines)
 
 
 def run_info(parsed: argparse.Namespace) -> None:
@@ -56,7 +56,7 @@ def run_info(parsed: argparse.Namespace) -> None:
     rows = [_make_row(layer.name, layer.output_shape, [layer]) for layer in layers]
     rows.append(_make_row("total", None, layers))
     terminal.print_table(console, grid.grid_terminal(None, COLUMNS, rows))
-    terminal.print_paragraph(console, NOTE)
+    terminal.print_paragraphs(console, NOTE)
 
 
 def _make_row(name: str, shape: Sequence[int] | None, layers: Sequence[Layer]) -> list[str]:

@@ -7,7 +7,6 @@ commands.
 """
 
 import argparse
-import importlib
 import os
 import pkgutil
 import re
@@ -89,8 +88,7 @@ RUN = (
     _switch("--detach", "submit the sweep to the cluster's job server, and return at once"),
     _switch("--here", "use the Ray of the cluster to which this node belongs"),
 )
-DATASET = _option("name", "a file of data_prep (default: multimnist)", nargs="?")
-MAKE = (DATASET, OVERRIDES, DRY_RUN)
+MAKE = (OVERRIDES, DRY_RUN)
 SYNC = (
     _option("--jobs", "cells uploaded at once (default: 4)", type=whole_number(1), default=4),
     _option("--timeout", "seconds for each cell (default: 120)", type=whole_number(1), default=120),
@@ -104,7 +102,6 @@ REPORT = (
 FILTERS = _option(
     "filters", "settings, states or first characters: seed=0 status=failed ab", nargs="*"
 )
-CELL = _option("cell", "a signature, or overrides such as routing.num_iters=2", nargs="+")
 REMOVABLE = _option("signature", "cells, by first characters of their signatures", nargs="+")
 RERUN = _switch("--run", "run the cell again, and compare its metrics with the stored ones")
 LIGHT = _switch("--without-weights", "leave out the files weights.ckpt")
@@ -131,7 +128,6 @@ COMMANDS = {
 LEDGER = {
     "ls": ("list cells, one on a line, the newest last", [FILTERS, JSON]),
     "show": ("print everything that is known of a cell", [SIGNATURE, JSON]),
-    "why": ("print the keys in which a cell differs from the nearest finished cell", [CELL]),
     "failures": ("list failed cells by cause, of all sweeps or of one", [FILTERS]),
     "reproduce": ("print the command that repeats a cell", [SIGNATURE, OVERRIDES, RERUN]),
     "rm": ("remove cells; a sweep that needs them runs them again", [REMOVABLE]),
@@ -190,11 +186,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         cure = f"see `{parsed.program} --help`"
         raise UserError(f"{parsed.program}: unrecognized arguments: {' '.join(unknown)}; {cure}")
     parsed.overrides = [*getattr(parsed, "overrides", ()), *rest]
-    if target == "shards":
-        _separate_name(parsed, "name", values.get("DATASET") or "", "multimnist")
-    elif hasattr(parsed, "sweep"):
-        named = values.pop("SWEEP", "")
-        _separate_name(parsed, "sweep", named, "ablation" if is_grid else None)
+    if hasattr(parsed, "sweep"):
+        _separate_name(parsed, values.pop("SWEEP", ""), "ablation" if is_grid else None)
     given = {"EXECUTOR": "ray"} | values
     typed = {word.name.lower(): given.get(word.name) for word in words.list_words(target)}
     vars(parsed).update(typed | {"sweep": getattr(parsed, "sweep", None)})
@@ -202,26 +195,25 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
-def _separate_name(parsed: argparse.Namespace, field: str, named: str, default: str | None) -> None:
-    """Separate the name of a sweep or data set from the overrides, which may be in any order.
+def _separate_name(parsed: argparse.Namespace, named: str, default: str | None) -> None:
+    """Separate the name of a sweep from the overrides, which may be in any order.
 
     Args:
-        parsed: The options. The attributes `field` and `overrides` are replaced.
-        field: The attribute that holds the name: "sweep" or "name".
-        named: The value of SWEEP or DATASET, or empty.
+        parsed: The options. The attributes `sweep` and `overrides` are replaced.
+        named: The value of SWEEP, or empty.
         default: The name if none was typed.
 
     Raises:
         UserError: Two different names were typed.
     """
-    first = getattr(parsed, field) or []
+    first = parsed.sweep or []
     typed = [*(first if isinstance(first, list) else [first]), *parsed.overrides]
     parsed.overrides = [word for word in typed if "=" in word or word.startswith(("~", "+"))]
     names = list(dict.fromkeys(w for w in (*typed, named) if w and w not in parsed.overrides))
     if len(names) > 1:
         typed_names = " and ".join(n[:80] for n in names)
         raise UserError(f"{typed_names}: {parsed.program} takes one name; overrides are key=value")
-    setattr(parsed, field, names[0] if names else default)
+    parsed.sweep = names[0] if names else default
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -242,8 +234,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_package(commands: Any, package: str, group: str = "") -> None:
     """Add the commands that the modules of a package declare; an inner package is a group."""
-    for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        module = importlib.import_module(f"{package}.{found.name}")
+    for found in pkgutil.iter_modules(pkgutil.resolve_name(package).__path__):
+        module = pkgutil.resolve_name(f"{package}.{found.name}")
         if found.ispkg:
             inner = _add_group(commands, found.name, module.TEXT)
             _add_package(inner, module.__name__, found.name)
@@ -262,8 +254,7 @@ def _add_command(commands: Any, handler: str, name: str, command: Command, group
     """Add a command, its options, and the words that its help lists."""
     text, options = command
     listed = words.describe_words(words.find_target([*group.split(), name]))
-    takes_keys = (("overrides", "*"), ("sweep", "*"))
-    if listed and any((option, kw.get("nargs")) in takes_keys for option, kw in options):
+    if listed and any(option in (OVERRIDES, *SWEEP) for option in options):
         listed += "\n  key=value              any key of conf/"
     parser = commands.add_parser(
         name,
@@ -297,12 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] in (["sweep"], ["train"]):
         terminal.outlive_readers()  # so that `| head` does not end a training
     try:
-        try:
-            return _run_reported(arguments)
-        finally:  # an error of a flush at Python's exit could not be caught
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
+        return _run_reported(arguments)
     except OSError as error:
         return _report_os_error(error)
 
@@ -329,6 +315,9 @@ def _run_reported(arguments: list[str]) -> int:
         fault = f"unexpected {type(error).__name__}: {message}"
         print(f"error: {fault}; the traceback is in {_keep_traceback(error)}", file=sys.stderr)
         return UNEXPECTED
+    finally:  # an error of a flush at Python's exit could not be caught
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
 
 
 def _report_os_error(error: OSError) -> int:
@@ -352,11 +341,10 @@ def _keep_traceback(error: Exception) -> str:
 
     If no file can be written, return the reason instead.
     """
-    text = "".join(traceback.format_exception(error)).encode(errors="backslashreplace")
     try:
         number, name = tempfile.mkstemp(".txt", make_scratch_prefix("capsweep-error"))
-        with os.fdopen(number, "wb") as file:
-            file.write(text)
+        with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+            traceback.print_exception(error, file=file)
         return name
     except OSError as fault:
         return f"no file ({fault.strerror})"
@@ -373,10 +361,9 @@ def _run_command(arguments: list[str]) -> int:
 
         return train.main(arguments[arguments[:1] == ["train"] :])
     parsed = parse_arguments(arguments)
-    module, _, function = parsed.handler.partition(":")
-    if function == "run_sweep" and not parsed.dry_run:  # printed before imports that take a second
+    if parsed.command == "sweep" and not parsed.dry_run:  # printed before imports that take seconds
         terminal.announce(f"{parsed.sweep}: composing its cells")
-    return getattr(importlib.import_module(module), function)(parsed) or 0
+    return pkgutil.resolve_name(parsed.handler)(parsed) or 0
 
 
 def _clean_variables() -> None:

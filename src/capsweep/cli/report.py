@@ -128,14 +128,12 @@ def _write_files(report: SweepReport, is_live: bool = False) -> None:
 def _print_report(report: SweepReport, console: Console) -> None:
     """Print the question, the warnings, the answer, the table, and the notes below the table."""
     sweep = report.table.sweep
-    for text in (sweep.question, *report.formatted.warnings):
-        terminal.print_paragraph(console, text)
+    terminal.print_paragraphs(console, sweep.question, *report.formatted.warnings)
     if report.is_empty:
         cure = f"`make ledger ARGS='ls sweep={sweep.name}'` lists cells with other settings"
         console.out(f"{sweep.report_name}: no cell is finished; {cure}")
         return
-    for sentence in answer.shorten_sentences(answer.list_sentences(report.table)):
-        terminal.print_paragraph(console, sentence)
+    sentences = answer.shorten_sentences(answer.list_sentences(report.table))
+    terminal.print_paragraphs(console, *sentences)
     terminal.print_table(console, render.render_terminal(report.formatted))
-    for note in report.formatted.notes:
-        terminal.print_paragraph(console, note)
+    terminal.print_paragraphs(console, *report.formatted.notes)

@@ -77,13 +77,12 @@ def run_sync(parsed: argparse.Namespace) -> int:
     if result.waiting:
         uploads = Sync(ledger, storage, server, parsed.jobs, parsed.timeout).run(result)
         for signature, fault in uploads:
-            terminal.print_paragraph(console, f"{signature}: {fault or 'uploaded'}")
+            terminal.print_paragraphs(console, f"{signature}: {fault or 'uploaded'}")
     if parsed.json:
         names = {"uploaded": "uploaded", "there": "synced", "running": "live", "failed": "faults"}
         values = {key: getattr(result, name) for key, name in names.items()}
         print(json.dumps({"server": server, **values}))
-    for line in _result_lines(server, result):
-        terminal.print_paragraph(console, line)
+    terminal.print_paragraphs(console, *_result_lines(server, result))
     return 1 if result.faults else 0
 
 

@@ -75,9 +75,8 @@ def render_script(
 
 def quote_value(value: Any) -> str:
     """Return a value as one quoted word for the shell, or a list as several quoted words."""
-    if isinstance(value, (list, tuple)):
-        return shlex.join(map(str, value))
-    return shlex.quote(str(value))
+    words = value if isinstance(value, list | tuple) else [value]
+    return shlex.join(map(str, words))
 
 
 def check_directive(value: Any, key: str) -> str:

@@ -29,9 +29,6 @@ from pytorch_lightning.callbacks import Checkpoint as Checkpoint
 from pytorch_lightning.loggers import TensorBoardLogger as TensorBoardLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO as TorchCheckpointIO
 from pytorch_lightning.utilities.seed import isolate_rng as isolate_rng
-from pytorch_lightning.utilities.types import (
-    OptimizerLRSchedulerConfig as OptimizerLRSchedulerConfig,
-)
 
 # About five thousand modules are loaded now. Without this line, the garbage collector would search
 # their objects after each cell that a worker trains. Each search would take a third of a second.

@@ -12,8 +12,9 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,9 @@ def connected(
                 os.environ[PRELOAD] = ",".join(imports)
                 stack.callback(os.environ.pop, PRELOAD, None)
             watch = stack.enter_context(_RayWatch())
-            stack.enter_context(_waiting_for_raylet())
+            stack.callback(setattr, services, "get_node", services.get_node)
+            until = time.monotonic() + START_SECONDS
+            services.get_node = partial(_wait_for_node, services.get_node, until)
         if PORT_WAIT not in os.environ:
             # The seconds for which Ray retries after any fault, even after a wrong token. The
             # variable is removed again, because this process may later join a cluster.
@@ -248,25 +251,21 @@ def _start_or_join(
         ) from error
 
 
-@contextmanager
-def _waiting_for_raylet() -> Iterator[None]:
-    """Make Ray wait up to START_SECONDS, instead of 30 s, until a running raylet answers."""
-    get_node, until = services.get_node, time.monotonic() + START_SECONDS
+def _wait_for_node(get_node: Callable[..., Any], until: float, *place: Any) -> Any:
+    """Wait for a running raylet until START_SECONDS have passed; Ray itself would wait 30 s.
 
-    def wait_for_node(*place: Any) -> Any:
-        while True:
-            try:
-                return get_node(*place)
-            except RuntimeError as error:
-                if time.monotonic() > until or not _has_raylet():
-                    raise TimeoutError("its raylet does not answer") from error
-                time.sleep(LOOK_SECONDS)
-
-    services.get_node = wait_for_node
-    try:
-        yield
-    finally:
-        services.get_node = get_node
+    Args:
+        get_node: Ray's function, which raises RuntimeError while the raylet does not answer.
+        until: The time at which to stop, on the clock `time.monotonic`.
+        *place: The arguments of `get_node`.
+    """
+    while True:
+        try:
+            return get_node(*place)
+        except RuntimeError as error:
+            if time.monotonic() > until or not _has_raylet():
+                raise TimeoutError("its raylet does not answer") from error
+            time.sleep(LOOK_SECONDS)
 
 
 def _has_raylet() -> bool:

@@ -199,9 +199,10 @@ def print_aside(text: str) -> None:
 print_once = cache(print_aside)  # prints equal lines once per process
 
 
-def print_paragraph(console: "Console", text: str) -> None:
-    """Print sentences: wrapped between words on a terminal, on one line in a log."""
-    console.print(text, soft_wrap=not console.is_terminal)
+def print_paragraphs(console: "Console", *texts: str) -> None:
+    """Print texts: wrapped between words on a terminal, each on one line in a log."""
+    for text in texts:
+        console.print(text, soft_wrap=not console.is_terminal)
 
 
 def print_table(console: "Console", table: "RenderableType") -> None:
@@ -210,10 +211,8 @@ def print_table(console: "Console", table: "RenderableType") -> None:
     Text in columns is wrapped between words, so that the table fits if possible. A table that is
     still too wide is printed beyond the edge of the terminal, because a number must never be cut.
     """
-    from rich.measure import Measurement
-
     unbounded = console.options.update(max_width=WIDEST)
-    least = Measurement.get(console, unbounded, table).minimum
+    least = console.measure(table, options=unbounded).minimum
     width = console.width
     console.width = max(least, width)
     console.print(table)

@@ -137,11 +137,9 @@ class WandbProcess:
         Raises:
             TrackingError: If the answer is a fault, or the process has ended.
         """
-        if b"\n" not in self._received:
-            poll = select.poll()
-            poll.register(self._from, select.POLLIN)
-            if not poll.poll(seconds * 1000):
-                return None
+        poll = select.poll()
+        poll.register(self._from, select.POLLIN)
+        if b"\n" not in self._received and poll.poll(seconds * 1000):
             received = os.read(self._from, PIPE_BYTES)
             if not received:
                 raise TrackingError(self._exit_status())
@@ -253,7 +251,7 @@ class Tracker:
                 summary=dict(summary or {}),
                 folder=None if folder is None else str(folder),
             )
-            self.server, self.url = answer["server"], answer["url"]
+            self.server, self.url = answer.get("server"), answer.get("url")
             Tracker.faults = 0
             if self._child.runs < MOST_RUNS:
                 IDLE_PROCESSES.append(self._child)

@@ -63,19 +63,17 @@ class Requests:
     def finish(
         self, seconds: float, exit_code: int, summary: Mapping[str, Any], folder: str | None
     ) -> dict[str, Any]:
-        """Send summary, matrix and pictures, end the run, and return server and URL."""
+        """Send summary, matrix and pictures, end the run, and return server and URL if online."""
         run, self.run = self.run, None
         run.summary.update(summary)
         if folder is not None:
             disk = Disk(Path(folder))
             names = disk.list_names(EVALUATIONS)
             log_files(run, disk.read, [name for name in names if name.endswith(".png")])
-        url = run.url
+        url = run.url  # None: the run is offline
         run.finish(exit_code=exit_code)
-        if not url:  # an offline run
-            return {"server": None, "url": None}
-        server = modes.remove_login(run.settings.base_url)
-        return {"server": server, "url": modes.remove_login(url)}
+        online = {} if url is None else {"server": run.settings.base_url, "url": url}
+        return {name: modes.remove_login(place) for name, place in online.items()}
 
     def end(self) -> None:
         """End the open run, because the training process is gone."""

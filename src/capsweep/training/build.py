@@ -70,6 +70,29 @@ def make_task(cell: Cell) -> "CapsuleTask":
     return CapsuleTask(network, objective, optimizer, config)
 
 
+def prepare_training(
+    cell: Cell, folder: str, device: torch.device
+) -> tuple["CapsuleTask", PreparedSplits]:
+    """Start to measure memory, and make the task of a cell and its splits of the data.
+
+    Args:
+        cell: The cell.
+        folder: The folder of this node's data files (`places.data`).
+        device: The device that trains the cell.
+
+    Raises:
+        ConfigError: As `make_task`, `load_splits` and `weigh_classes` raise it.
+        DataError: If the data set cannot be read or verified.
+        StoreError: If the object store does not answer.
+    """
+    devices.start_memory_peak()
+    if device.type == "cpu":
+        devices.keep_freed_memory()
+    task, splits = make_task(cell), load_splits(cell.config, folder, device)
+    weigh_classes(task, splits, device)
+    return task, splits
+
+
 def is_channels_last(config: Mapping[str, Any], device: str) -> bool:
     """Return whether the convolutions of a cell use the channels-last memory format.
 

@@ -181,13 +181,12 @@ class EpochRecorder(Checkpoint):
         self.record_row(METRICS, row)
         trainer.should_stop |= is_reached(self.accuracy, row)
         is_asked, done = self.hooks.on_epoch(row) is True, trainer.current_epoch + 1
-        leaves = (is_asked or self.hooks.is_stopping) and done < (trainer.max_epochs or 0)
+        is_final = done == trainer.max_epochs
+        leaves = (is_asked or self.hooks.is_stopping) and not is_final
         settings = self.task.config["trainer"]
         if leaves or time.monotonic() - self.kept >= settings["checkpoint_interval"]:
             self.keep_checkpoint(trainer)
-        elif settings.get("kept_checkpoint") and (
-            trainer.should_stop or done == trainer.max_epochs
-        ):
+        elif settings.get("kept_checkpoint") and (trainer.should_stop or is_final):
             trainer.save_checkpoint(self.directory.resume_checkpoint)
         if leaves:
             raise LeftEarlyError(f"ended after {count_of(done, 'epoch')}; its checkpoint is kept")

@@ -7,6 +7,7 @@ channels, H height and W width of an image.
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.hooks import RemovableHandle
 
 from capsweep.runtime.lightning import Callback, LightningModule, Trainer
 
@@ -71,14 +71,9 @@ def train_and_test(
     """
     cell, started = job.cell, time.monotonic()
     device = devices.choose_device(cell.config)
-    devices.start_memory_peak()
-    if device.type == "cpu":
-        devices.keep_freed_memory()
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     torch.set_num_threads(cell.config["trainer"]["threads"])
-    task = build.make_task(cell)
-    splits = build.load_splits(cell.config, str(here.data), device)
-    build.weigh_classes(task, splits, device)
+    task, splits = build.prepare_training(cell, str(here.data), device)
     recorder = EpochRecorder(task, directory, hooks, record_row, splits.digests)
     first, resume = FirstActivations(), directory.resume_checkpoint
     fit_and_test(task, splits, [recorder, first], resume if resume.exists() else None)
@@ -89,8 +84,7 @@ def train_and_test(
     given = (job.gpu or 1.0) if device.type == "cuda" else 0.0
     scores_MN, labels_M = task.collect_predictions()
     scores, labels = scores_MN.float().numpy(), labels_M.numpy()
-    arrays: dict[str, Any] = {"scores": scores, "labels": labels}
-    directory.write("predictions.npz", lambda file: np.savez_compressed(file, **arrays))
+    directory.write("predictions.npz", partial(np.savez_compressed, scores=scores, labels=labels))
     write_worst_examples(directory, scores, labels, splits["test"], name_classes(cell.config))
     directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
     return _summarise_run(cell, task, splits, recorder) | {
@@ -148,12 +142,12 @@ class FirstActivations(Callback):
 
     Attributes:
         quantiles: For each layer of capsules, its quantiles by name ("q0" to "q100").
-        hooks: The forward hooks that are registered during the first step.
+        hooks: Removes the forward hooks that are registered during the first step.
     """
 
     def __init__(self) -> None:
         self.quantiles: dict[str, dict[str, float]] = {}
-        self.hooks: list[RemovableHandle] = []
+        self.hooks = ExitStack()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the quantiles, for the checkpoint."""
@@ -171,12 +165,11 @@ class FirstActivations(Callback):
             return
         for name, module in pl_module.get_submodule("network").named_modules():
             note = partial(self._note_activations, name)
-            self.hooks.append(module.register_forward_hook(note))
+            self.hooks.enter_context(module.register_forward_hook(note))
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
         """Remove the forward hooks."""
-        while self.hooks:
-            self.hooks.pop().remove()
+        self.hooks.close()
 
     def _note_activations(self, name: str, module: nn.Module, _: Any, output: Any) -> None:
         active = find_activations(module, output)

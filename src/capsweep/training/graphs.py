@@ -64,12 +64,9 @@ class CapturedStep:
         capture: Callable[[Run], Run],
     ) -> None:
         self.step, self.metrics, self.checked = step, metrics, 0
-        drawn = batch.targets_BLCHW
-        targets_BLCHW = None if drawn is None else torch.empty_like(drawn)
         # `empty_like` keeps the memory format, so that convolutions choose the same algorithms.
-        self.batch = Batch(
-            torch.empty_like(batch.images_BCHW), torch.empty_like(batch.labels), targets_BLCHW
-        )
+        static = (None if tensor is None else torch.empty_like(tensor) for tensor in batch)
+        self.batch = Batch._make(static)
         groups, device = step.optimizer.param_groups, step.device
         # GPU kernels read learning rates in float32. The processor reads them in float64.
         rate_type = torch.float32 if device.type == "cuda" else torch.float64
@@ -92,7 +89,7 @@ class CapturedStep:
         return self.loss.clone()  # the next replay overwrites `self.loss`
 
     def _fill(self, batch: Batch, margin: float | None) -> None:
-        for static, value in zip(self.batch[:3], batch[:3], strict=True):
+        for static, value in zip(self.batch, batch, strict=True):
             if static is not None and value is not None:
                 static.copy_(value)
         for rate, group in zip(self.rates, self.step.optimizer.param_groups, strict=True):
@@ -125,7 +122,7 @@ def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[No
     numbers.
     """
     groups, is_captured = step.optimizer.param_groups, step.device.type == "cuda"
-    before = [{key: group.get(key) for key in ("lr", "capturable")} for group in groups]
+    before = [dict(group) for group in groups]
     for group, rate in zip(groups, rates, strict=True):
         group["lr"] = rate
         if is_captured:
@@ -134,7 +131,7 @@ def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[No
         yield
     finally:
         for group, values in zip(groups, before, strict=True):
-            group.update({key: value for key, value in values.items() if key in group})
+            group.update(values)
 
 
 class GraphCapture:
@@ -199,13 +196,10 @@ class StepGraphs:
         reason: str | None = None,
         capture: Callable[[Run], Run] | None = None,
     ) -> None:
-        self.step, self.metrics, self.reason = step, metrics, reason
-        self.capture = capture
+        self.step, self.metrics, self.reason, self.capture = step, metrics, reason, capture
         self.shapes: set[Shape] = set()
         self.captured_sizes: set[int] = set()
         self.captured: dict[Shape, CapturedStep] = {}
-        if reason is None and capture is None:
-            self.capture = GraphCapture(step.device)
 
     def train(self, batch: Batch, margin: float | None = None) -> Tensor:
         """Train on a batch, by a captured step if possible, and return the loss of the batch."""
@@ -253,7 +247,7 @@ class StepGraphs:
         return losses.total
 
     def _capture(self, shape: Shape, batch: Batch, margin: float | None) -> None:
-        assert self.capture is not None
+        self.capture = self.capture or GraphCapture(self.step.device)
         try:
             captured = CapturedStep(self.step, self.metrics, batch, margin, self.capture)
         except Exception as error:  # CUDA and a network's code can raise any exception
@@ -372,7 +366,7 @@ def _describe_shape(batch: Batch, margin: float | None) -> Shape:
     The types are included, because static tensors of another type would round the values of the
     batch.
     """
-    tensors = (None if one is None else (one.shape, one.dtype) for one in batch[:3])
+    tensors = (None if one is None else (one.shape, one.dtype) for one in batch)
     return (*tensors, margin is None)
 
 

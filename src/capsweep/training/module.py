@@ -22,7 +22,6 @@ from capsweep.runtime.lightning import (
     Callback,
     LightningEnvironment,
     LightningModule,
-    OptimizerLRSchedulerConfig,
     TorchCheckpointIO,
     Trainer,
 )
@@ -87,14 +86,13 @@ class CapsuleTask(LightningModule):
         self.epoch_metrics: dict[str, float] = {}
         self.test_outputs: list[tuple[Tensor, Tensor]] = []
 
-    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+    def configure_optimizers(self) -> tuple[list[torch.optim.Optimizer], list[Any]]:
         """Make the optimiser, and a schedule that changes the learning rate with every step."""
         optimizer = self.make_optimizer(self.network)
         settings = self.config["optim"]["schedule"]
         factor = partial(decay_continuously, lr=optimizer.defaults["lr"], **settings)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step))
-        scheduler: Any = {"scheduler": schedule, "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
     def make_graphs(self, optimizer: torch.optim.Optimizer) -> StepGraphs:
         """Make the object that trains by captured steps, or eagerly if steps cannot be captured."""
@@ -102,7 +100,6 @@ class CapsuleTask(LightningModule):
             self.network,
             self.objective,
             optimizer,
-            self.make_optimizer,
             self.config["optim"]["clip_norm"],
             self.config["precision"],
         )
@@ -117,16 +114,13 @@ class CapsuleTask(LightningModule):
 
     def on_train_start(self) -> None:
         """Store the number of training steps, and prepare the captured steps."""
-        assert self.trainer is not None
         self.steps = int(self.trainer.estimated_stepping_batches)
         self.captured = self.make_graphs(self.trainer.optimizers[0])
         reason = self.captured.reason
         if reason not in (None, OFF, NO_GPU):
             print_reason(reason)
 
-    def transfer_batch_to_device(
-        self, batch: Batch, device: torch.device, dataloader_idx: int
-    ) -> Batch:
+    def transfer_batch_to_device(self, batch: Batch, *args: Any, **kwargs: Any) -> Batch:
         """Return the batch unchanged, because the batch was made on the device."""
         return batch
 
@@ -145,7 +139,7 @@ class CapsuleTask(LightningModule):
 
         Nothing else is needed, because `training_step` includes the step of the optimiser.
         """
-        closure = kwargs.get("optimizer_closure", args[-1])
+        closure = args[-1]
         closure()
 
     def on_train_epoch_start(self) -> None:

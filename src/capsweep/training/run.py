@@ -157,11 +157,9 @@ def run(job: Job, hooks: RunHooks | None = None) -> dict[str, Any]:
         measured = calibrate(cell, here)
         ledger.store.write(measured.name, measured.model_dump_json().encode())
         return measured.model_dump()
-    claim = (
-        nullcontext()  # an object store has no claims
-        if ledger.disk is None
-        else take_lease(ledger.disk, cell.signature, job.dead_claim)
-    )
+    claim = nullcontext()  # an object store has no claims
+    if ledger.disk is not None:
+        claim = take_lease(ledger.disk, cell.signature, job.dead_claim)
     with claim as lease:
         cell_directory.recover_cell(ledger, cell.signature)
         finished = _find_finished(ledger, cell)

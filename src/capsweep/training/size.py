@@ -167,18 +167,17 @@ def _cache_key(config: Mapping[str, Any]) -> str:
     return json.dumps(decides, sort_keys=True)
 
 
-def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
+def calibrate(cell: Cell, places: Places) -> Measurement:
     """Measure the time and memory of a cell in a few training steps and a test batch.
 
     The cell's network is trained on the cell's data, first for WARM_UP untimed steps, then for
-    `steps` timed steps. On a GPU, more steps are timed until all timed steps together took BUSY
+    STEPS timed steps. On a GPU, more steps are timed until all timed steps together took BUSY
     seconds. Then a test batch is evaluated and timed. No file is written. At the end, the random
     state and the number of threads are restored, and memory is freed.
 
     Args:
         cell: The cell.
         places: The folders on this node.
-        steps: The minimum number of timed steps.
 
     Raises:
         ConfigError: If this node has no device for the cell, or if the network, loss or optimiser
@@ -190,29 +189,25 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
 
     with isolate_rng(), using_threads(cell.config["trainer"]["threads"]):
         try:
-            return _measure_steps(cell, places, steps)
+            return _measure_steps(cell, places)
         finally:
             gc.collect()
 
 
-def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
+def _measure_steps(cell: Cell, places: Places) -> Measurement:
     import torch
 
     from capsweep.data.batches import EvaluationLoader
     from capsweep.data.images import EVALUATION_BATCH
     from capsweep.training import build, devices, provenance
 
-    devices.start_memory_peak()
     started = time.perf_counter()
     config, device = cell.config, devices.choose_device(cell.config)
-    if device.type == "cpu":
-        devices.keep_freed_memory()
-    task = build.make_task(cell).to(device)
-    parts = build.load_splits(config, str(places.data), device)
-    build.weigh_classes(task, parts, device)
+    task, parts = build.prepare_training(cell, str(places.data), device)
+    task.to(device)
     train = parts["train"].make_loader(config["batch_size"], config["seed"])
     startup = time.perf_counter() - started
-    seconds = _time_training(task, train, steps)
+    seconds = _time_training(task, train)
     utilisation, total = None, None
     if device.type == "cuda":
         with suppress(ModuleNotFoundError, RuntimeError):  # if NVIDIA's package is absent
@@ -235,7 +230,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     )
 
 
-def _time_training(task: "CapsuleTask", loader: "BatchLoader", steps: int) -> list[float]:
+def _time_training(task: "CapsuleTask", loader: "BatchLoader") -> list[float]:
     """Train some steps, and return the seconds of each step after the warm-up.
 
     The seconds include the work on the device.
@@ -246,8 +241,8 @@ def _time_training(task: "CapsuleTask", loader: "BatchLoader", steps: int) -> li
     task.train()
     least = BUSY if task.device.type == "cuda" else 0.0
     seconds: list[float] = []
-    batches = iter(cycle(islice(loader, steps)))
-    while len(seconds) < WARM_UP + steps or sum(seconds[WARM_UP:]) < least:
+    batches = iter(cycle(islice(loader, STEPS)))
+    while len(seconds) < WARM_UP + STEPS or sum(seconds[WARM_UP:]) < least:
         started = time.perf_counter()
         float(captured.train(next(batches), margin))  # waits for the device
         seconds.append(time.perf_counter() - started)

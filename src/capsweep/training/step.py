@@ -144,7 +144,6 @@ class TrainingStep:
         network: The network, which is trained in place.
         objective: Computes the loss of a batch.
         optimizer: The optimiser of the network's parameters.
-        make_optimizer: Makes an optimiser of the same kind for a copy of the network.
         clip_norm: The largest allowed norm of all gradients together. If the norm is larger, the
             gradients are scaled down. None: gradients are not clipped.
         precision: The key `precision` of the configuration: "32", "tf32" or "bf16-mixed".
@@ -153,7 +152,6 @@ class TrainingStep:
     network: nn.Module
     objective: Objective
     optimizer: torch.optim.Optimizer
-    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     clip_norm: float | None
     precision: str
 
@@ -185,10 +183,9 @@ class TrainingStep:
                 group["lr"] = torch.tensor(group["lr"], dtype=torch.float32).item()
 
     def copy(self) -> "TrainingStep":
-        """Return a step that trains a copy of the network, with a copy of the optimiser's state."""
-        network = copy.deepcopy(self.network)
-        optimizer = self.make_optimizer(network)
-        optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
+        """Return a step that trains a copy of the network with a copy of the optimiser."""
+        # One call copies both, so that the new optimiser has the parameters of the new network.
+        network, optimizer = copy.deepcopy((self.network, self.optimizer))
         return replace(self, network=network, optimizer=optimizer)
 
     def take_over(self, other: "TrainingStep") -> None:
@@ -223,9 +220,7 @@ def list_numbers(step: TrainingStep) -> dict[str, float]:
     Returns:
         The value of each attribute, by a name such as "network.capsules.calls".
     """
-    owners: dict[str, object] = {
-        f"network.{name}".rstrip("."): module for name, module in step.network.named_modules()
-    }
+    owners: dict[str, object] = dict(step.network.named_modules(prefix="network"))
     owners["loss"] = step.objective.classification
     return {
         f"{owner}.{name}": value

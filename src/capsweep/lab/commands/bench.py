@@ -54,6 +54,6 @@ def run_bench(parsed: argparse.Namespace) -> int:
             publish.renew_section(page, f"{name}{suffix}{where}", section)
         for header, rows in report.make_tables():
             terminal.print_table(console, grid.grid_terminal(name, header, rows))
-        terminal.print_paragraph(console, line)
+        terminal.print_paragraphs(console, line)
         is_kept &= all(measured.verdict != "MISSED" for measured in report.numbers)
     return 0 if is_kept or parsed.quick else 1

@@ -253,8 +253,7 @@ def publish_predictions(
     lines += faults[:MOST_SHOWN]
     if (more := len(faults) - MOST_SHOWN) > 0:
         lines.append(f"left out: {more:,} more files")
-    for line in lines:
-        terminal.print_paragraph(console, line)
+    terminal.print_paragraphs(console, *lines)
     stem = folder / f"{parsed.file.resolve().stem}{'-inverted' * parsed.invert}"
     csv.writer(text, lineterminator="\n").writerows(answers.list_rows())
     write_text(Path(f"{stem}.csv"), text.getvalue())

@@ -155,11 +155,9 @@ class SweepCells:
         header = [*sweep.rows, *sweep.columns, *header]
         fields = [[*map(format_value, group.coordinates), *texts] for group, texts in lines]
         console = terminal.make_console()
-        for warning in warnings:
-            terminal.print_paragraph(console, warning)
+        terminal.print_paragraphs(console, *warnings)
         terminal.print_table(console, grid.grid_terminal(sweep.question, header, fields))
-        for note in notes:
-            terminal.print_paragraph(console, note)
+        terminal.print_paragraphs(console, *notes)
         lead = [sweep.question, *(f"**{warning}**" for warning in warnings)]
         paragraphs = [*lead, grid.pipe_table(header, fields), *notes]
         path = self.places.storage / "reports" / sweep.report_name / f"{name}.md"

@@ -200,8 +200,8 @@ def compute_expected(network: Words, images: int, is_exact: bool = False) -> Res
 
     With `is_exact`, they are computed in float64 on the CPU.
     """
-    precision = (torch.float64, torch.device("cpu")) if is_exact else ()
-    return StepTraining(Way(network, REFERENCE), images, *precision).compute_results()
+    dtype, device = (torch.float64, torch.device("cpu")) if is_exact else (torch.float32, None)
+    return StepTraining(Way(network, REFERENCE), images, dtype, device).compute_results()
 
 
 # Case, number of images, ways to train, and the minimum duration of all rounds in seconds.

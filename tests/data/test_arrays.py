@@ -146,10 +146,7 @@ STANDARDISED = ((IMAGES - 127.0) / 50).astype(np.int8).astype(np.uint8)
         ({"val_images": IMAGES}, "it has no val_labels"),
         ({"val_images": IMAGES[:, :1], "val_labels": LABELS}, r"val_images are \[1, 5, 7\] each"),
         ({"train_images": IMAGES / 255}, r"are float64, not uint8; write intensities 0\.\.255"),
-        (
-            {"train_images": IMAGES.reshape(6, -1)},
-            r"train_images have the shape \(6, 70\); save by",
-        ),
+        ({"train_images": IMAGES.reshape(6, -1)}, r"train_images have the shape \(6, 70\); save"),
         ({"train_images": IMAGES[:, :0]}, r"train_images is empty: its shape is \(6, 0, 5, 7\)"),
         ({"test_labels": LABELS[:1]}, r"test_labels are uint8 \(1,\) for 2 images; write one c"),
         ({"train_labels": np.eye(3)[LABELS]}, r"from one-hot rows: labels\.argmax"),
@@ -159,10 +156,7 @@ STANDARDISED = ((IMAGES - 127.0) / 50).astype(np.int8).astype(np.uint8)
         ({"train_labels": LABELS.astype(str)}, r"are <U3 \(6,\) for 6 images; write one class"),
         ({"train_images": OBJECTS}, "Object arrays cannot be loaded"),
         ({"test_images": IMAGES[[3, 3]]}, "test_images are all identical"),
-        (
-            {"val_images": DARK, "val_labels": LABELS},
-            "val_images have only the values 0, 1, as if",
-        ),
+        ({"val_images": DARK, "val_labels": LABELS}, "val_images have only the values 0, 1, as"),
         ({"train_images": STANDARDISED}, "have only the values 0, 1, 2, 254, 255"),
     ],
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_data import make_noise
+from small_data import epoch, make_noise
 from torch import Tensor
 
 from capsweep.config import compose
@@ -35,11 +35,6 @@ def shown(batches: list[Batch]) -> list[bytes]:
         for batch in batches
         for image, labels, targets in zip(*batch[:3], strict=True)
     ]
-
-
-def epoch(loader: TrainLoader, number: int) -> list[Batch]:
-    loader.sampler.set_epoch(number)
-    return list(loader)
 
 
 def stretch(start: int, stop: int, split: Split = "train") -> list[bytes]:

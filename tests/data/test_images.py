@@ -19,13 +19,7 @@ from capsweep.config import compose
 from capsweep.data.batches import DeviceSplit
 from capsweep.data.digits import draw_on_canvas
 from capsweep.data.image_batches import ShiftedImages
-from capsweep.data.images import (
-    LabelledImages,
-    Reader,
-    Splits,
-    hold_out,
-    prepare_splits,
-)
+from capsweep.data.images import LabelledImages, Reader, Splits, hold_out, prepare_splits
 from capsweep.errors import ConfigError, DataError
 from capsweep.training import build
 
@@ -181,9 +175,8 @@ def keep(*splits: LabelledImages) -> Reader:
 @pytest.fixture
 def named() -> Reader:
     """Six examples to train on, four to test on and two to validate on, each of other labels."""
-    return keep(
-        make_noise(6), make_noise(4, labels=[10, 11, 12, 13]), make_noise(2, labels=[20, 21])
-    )
+    test, validation = make_noise(4, labels=[10, 11, 12, 13]), make_noise(2, labels=[20, 21])
+    return keep(make_noise(6), test, validation)
 
 
 def split_images(reader: Reader, held_out: int, **declared: int) -> dict[str, list[int]]:
@@ -200,9 +193,7 @@ def split_images(reader: Reader, held_out: int, **declared: int) -> dict[str, li
 
 def test_those_that_are_named_validate_and_all_training_examples_train(named: Reader) -> None:
     splits = split_images(named, 0, train=6, validation=2, test=4)
-    assert splits["train"] == [0, 1, 2, 3, 4, 5]
-    assert splits["validation"] == [20, 21]
-    assert splits["test"] == [10, 11, 12, 13]
+    assert splits == {"train": [*range(6)], "validation": [20, 21], "test": [10, 11, 12, 13]}
 
 
 @pytest.mark.parametrize("declared", [{}, {"validation": 3}])

@@ -182,8 +182,7 @@ def test_other_files_are_refused_saying_what_to_type_and_nothing_is_left(tmp_pat
     (tmp_path / "code/own/ant").rename(tmp_path / "code/own/${oc.env:HOME}")
     for source, message in {
         flat: "no folders of classes; put the pictures of each class into",
-        tmp_path
-        / "many.npz": r"many\.npz: train_labels are int64 \(30, 2\) for 30 images; write one",
+        tmp_path / "many.npz": r"many\.npz: train_labels are int64 \(30, 2\) for 30 images",
         tmp_path / "one.npz": r"one\.npz: train_images are float64, not uint8; write intensities",
         tmp_path / "none.npz": "it has no train_images; it has images",
         tmp_path / "same.npz": r"same\.npz: all images have the same class",

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from only_on_device import DEVICE, OnlyOnDevice
-from small_data import make_noise
+from small_data import epoch, make_noise
 from torch import Tensor
 
 from capsweep.config import compose
@@ -28,12 +28,6 @@ from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import LabelledImages
 from capsweep.data.pairs import ComposedPairs, PairSource
 from capsweep.training import build
-
-
-def epoch(loader: TrainLoader, number: int) -> list[Batch]:
-    """All batches of an epoch."""
-    loader.sampler.set_epoch(number)
-    return list(loader)
 
 
 def equal(one: list[Batch], other: list[Batch]) -> bool:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from capsweep.config import compose
+from capsweep.data.batches import Batch, TrainLoader
 from capsweep.data.images import LabelledImages, Reader
 from capsweep.errors import DataError
 from capsweep.training import build
@@ -21,6 +22,12 @@ def make_noise(
     images_NCHW = torch.randint(1, 256, shape, generator=generator, dtype=torch.uint8)
     labels_N = torch.arange(count) if labels is None else torch.as_tensor(labels)
     return LabelledImages(images_NCHW, labels_N)
+
+
+def epoch(loader: TrainLoader, number: int) -> list[Batch]:
+    """All batches of an epoch."""
+    loader.sampler.set_epoch(number)
+    return list(loader)
 
 
 def reader_of(*overrides: str) -> Reader:

@@ -96,18 +96,15 @@ def resolve_on_node(config: Mapping[str, Any]) -> Places:
             key.
     """
     places, node = make_absolute(config["places"]), config["cluster"]["node"]
-    storage, data, ledger = places["storage"], places["data"], places["ledger"]
-    shared = storage
+    typed = local = places["storage"]
     if node["storage"] is not None:
-        seen_by_node = _read_node_path(node["storage"], "cluster.node.storage")
-        if not is_url(storage):
-            data, ledger = (_move_below(place, storage, seen_by_node) for place in (data, ledger))
-            shared = seen_by_node
-        storage = seen_by_node
+        local = _read_node_path(node["storage"], "cluster.node.storage")
+        if not is_url(typed):
+            places = {name: _move_below(place, typed, local) for name, place in places.items()}
     if node["data"] is not None:
-        data = _read_node_path(node["data"], "cluster.node.data")
-    scratch = user_cache_folder() / OUTPUTS if is_url(storage) else Path(storage)
-    return Places(scratch, data, ledger, shared)
+        places["data"] = _read_node_path(node["data"], "cluster.node.data")
+    scratch = user_cache_folder() / OUTPUTS if is_url(local) else Path(local)
+    return Places(scratch, places["data"], places["ledger"], shared=places["storage"])
 
 
 def _read_node_path(place: str, key: str) -> str:

@@ -151,11 +151,9 @@ def _number_classes(splits: dict[str, Labelled]) -> tuple[dict[str, Labelled], l
         ValueError: A class has no training image.
         ConfigError: The name of a class has a `${`, as if it were a key.
     """
-    numbered, names = {}, np.array([])
-    for split in sorted(splits, key=lambda split: split != "train"):
-        images, labels = splits[split]
-        if split == "train":
-            names = np.unique(labels)
+    _, trained = splits.get("train", (None, []))
+    numbered, names = {}, np.unique(trained)
+    for split, (images, labels) in splits.items():
         if len(unseen := np.setdiff1d(labels, names)):
             raise ValueError(f"no training image has the class {unseen[0]}, but {split} has it")
         numbered[split] = images, np.searchsorted(names, labels)

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from capsweep.cli.ledger import find_storage, open_ledger, select_cells
@@ -75,9 +76,10 @@ def run_sync(parsed: argparse.Namespace) -> int:
     cells = select_cells(ledger, parsed.signature)
     result = upload.find_unsynced(ledger, storage, server, cells)
     if result.waiting:
-        uploads = Sync(ledger, storage, server, parsed.jobs, parsed.timeout).run(result)
-        for signature, fault in uploads:
-            terminal.print_paragraphs(console, f"{signature}: {fault or 'uploaded'}")
+        sync = Sync(ledger, storage, server, parsed.jobs, parsed.timeout)
+        with closing(sync.run(result)) as uploads:  # after Ctrl-C, its processes end at once
+            for signature, fault in uploads:
+                terminal.print_paragraphs(console, f"{signature}: {fault or 'uploaded'}")
     if parsed.json:
         names = {"uploaded": "uploaded", "there": "synced", "running": "live", "failed": "faults"}
         values = {key: getattr(result, name) for key, name in names.items()}

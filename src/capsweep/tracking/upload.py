@@ -12,7 +12,7 @@ wandb-workspaces accepts no key with the suffix, and W&B's scatter plots show on
 """
 
 import fcntl
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -116,7 +116,7 @@ class Sync:
         self._idle: list[WandbProcess] = []
         self._stop: str | None = None
 
-    def run(self, result: SyncResult) -> Iterator[tuple[str, str | None]]:
+    def run(self, result: SyncResult) -> Generator[tuple[str, str | None], None, None]:
         """Upload the waiting cells, and add each to `uploaded` or `faults` of the result.
 
         Args:

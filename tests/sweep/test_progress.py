@@ -53,6 +53,7 @@ def test_a_cell_that_is_run_elsewhere_or_later_does_not_count_as_running(
         progress.on_start("a", 4)
         progress.on_epoch("a", ROW)
         progress.on_end("a", outcome)
+        progress.on_epoch("a", {"epoch": 1})  # the row arrives late
     assert progress.describe().startswith("0 done, 0 running, 0 failed of 3, about ")
     assert f"cnn · seed 0: {outcome.elsewhere or outcome.paused} (" in output.getvalue()
 

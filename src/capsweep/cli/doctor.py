@@ -48,7 +48,7 @@ def run_doctor(parsed: argparse.Namespace) -> int:
 
 
 def _report_error(subject: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield findings; an error of the check is a fault, too."""
+    """Yield the findings of a check; if the check raises an error, yield it as a fault."""
     try:
         yield from findings
     except UserError as error:

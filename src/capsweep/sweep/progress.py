@@ -87,6 +87,8 @@ class SweepProgress:
 
     def on_epoch(self, signature: str, row: dict[str, Any]) -> None:
         """Show that a cell finished the epoch whose metrics are in `row`."""
+        if signature not in self._running:  # the row arrived after the end of its cell
+            return
         _, epochs, bar = self._running[signature]
         done = row["epoch"] + 1
         of_one = self.lengths.get(signature, 1.0) / epochs

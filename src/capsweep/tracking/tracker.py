@@ -295,11 +295,9 @@ class Tracker:
 
 def main() -> None:
     """Carry out requests until the parent process ends."""
-    folder, orphan_seconds = sys.argv[
-        1:
-    ]  # the folder is temporary; a killed parent cannot remove it
-    # The removal is registered before W&B is imported, so that it is done after W&B's exit
-    # functions.
+    folder, orphan_seconds = sys.argv[1:]
+    # This process removes its folder, because a killed parent cannot. The removal is registered
+    # before W&B is imported, so that it is done after W&B's exit functions.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process ends only when its input ends

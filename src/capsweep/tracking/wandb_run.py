@@ -1,10 +1,9 @@
 """The writing of one W&B run: its start, rows, confusion matrix, pictures and end.
 
-Only processes that may wait for W&B import this module. `Requests` has what they can be asked. The
-id of a run is the cell's
-signature, so a cell that is sent twice is one run. Rows are sent only if their step is after the
-last step of the run. The confusion matrix and each picture are sent only if the summary of the run
-does not have their digest.
+Only processes that may wait for W&B import this module. `Requests` has a method for each request
+to such a process. The id of a run is the cell's signature, so a cell that is sent twice is one run.
+Rows are sent only if their step is after the last step of the run. The confusion matrix and each
+picture are sent only if the summary of the run does not have their digest.
 """
 
 import io

@@ -125,6 +125,7 @@ def measure_frozen(routed: RoutedCell) -> float | None:
     if not all(hasattr(layer.routing, "form_parents") for layer in routed.layers.values()):
         return None
     assert routed.cell.train is not None
+    # The same cell, with its training images in the place of test images.
     training = replace(routed, cell=replace(routed.cell, test=routed.cell.train))
     with freeze_couplings(routed, average_couplings(training)):
         return measure_error(routed.predict_scores())
@@ -133,7 +134,7 @@ def measure_frozen(routed: RoutedCell) -> float | None:
 def average_couplings(routed: RoutedCell) -> dict[str, Tensor]:
     """Return the mean couplings [M, L, J] of each layer in the last iteration, by layer name.
 
-    The mean is over the first `routed.examples` images of the test split.
+    The mean is over the first `routed.examples` images of the cell's test split.
     """
     links: dict[str, LinkSpread] = {}
     dtype = torch.float32

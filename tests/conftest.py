@@ -29,8 +29,9 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 # Products of matrices on a GPU have a fixed order, as these tests ask for, with such a workspace.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-# Ray reads once, when it is imported, whether a token is asked for: before any test imports it.
-os.environ["RAY_AUTH_MODE"] = "token"
+# Ray reads once, when it is imported, whether a token is asked for: before any test imports it. Its
+# workers have a low priority by default (15): beside other tests, their cells would starve.
+os.environ.update(RAY_AUTH_MODE="token", RAY_worker_niceness="0")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,5 +1,6 @@
 """`capsweep` in a process of its own, as a person or a script starts it."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -37,9 +38,17 @@ def run(
     return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
-def read_to_end(process: Process, status: int = 0, seconds: float = 240) -> str:
-    """What a process printed until it ended with this status."""
-    output, _ = process.communicate(timeout=seconds)
+def read_to_end(process: Process, status: int = 0, seconds: float = 3600) -> str:
+    """Return what a process printed until it ended with this status.
+
+    seconds: how long it may take; without it, the timeout of the test comes first.
+    """
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except BaseException:  # the timeout of a test, too: no process outlives its test
+        os.killpg(process.pid, signal.SIGKILL)
+        print(process.communicate()[0])
+        raise
     assert process.returncode == status, output
     return output
 

@@ -85,10 +85,12 @@ def free_port() -> int:
 
 
 def plain_environment(*hidden: str) -> dict[str, str]:
-    """This process's environment without what Ray reads or sets; tokens are asked for."""
+    """Return this process's environment without what Ray reads or sets, but with tokens asked for
+    and workers of normal priority.
+    """
     names = [name for name in os.environ if not name.startswith("RAY_") and name not in hidden]
     plain = {name: os.environ[name] for name in names}
-    return {**plain, "RAY_AUTH_MODE": "token"}
+    return {**plain, "RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from capsweep.runtime import terminal
 from capsweep.sweep.spec import Sweep
 
 PAUSE = 30  # seconds between two starts for each CPU second of a renewal: 3 % of one core
-NICENESS = 5  # lower priority than that of cells
+NICENESS = 19  # a lower priority than that of cells, which is 15 under Ray
 GRACE = 5.0  # seconds after which a renewal that does not end is killed
 
 

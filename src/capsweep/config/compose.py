@@ -87,7 +87,7 @@ def _set_values(composed: Composition, values: Sequence[Override]) -> dict[str, 
 def _resolve(written: Mapping[str, Any]) -> dict[str, Any]:
     """Replace interpolations by values; raise ConfigError with the key if this is impossible."""
     try:
-        return OmegaConf.to_container(OmegaConf.create(dict(written)), resolve=True)  # pyright: ignore
+        return OmegaConf.to_container(OmegaConf.create(dict(written)), resolve=True)  # pyright: ignore[reportReturnType]
     except OmegaConfBaseException as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{error.full_key or 'conf/'}: {reason}") from error

@@ -60,7 +60,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, frozen=True)
 
-    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)  # pyright: ignore
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class Code(Record):
@@ -184,7 +184,7 @@ class Mark(Record):
 class Columns(Record):
     """The columns of W&B runs: by the signature of a cell, the value of each column."""
 
-    __pydantic_extra__: dict[str, dict[str, JsonValue]] = Field(init=False)  # pyright: ignore
+    __pydantic_extra__: dict[str, dict[str, JsonValue]] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class Measurement(Record):

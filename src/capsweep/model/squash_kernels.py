@@ -314,7 +314,7 @@ class SquashedChannels(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_pose_BIP: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+    def backward(ctx: Any, by_pose_BIP: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Compute the gradient with respect to the channels, in their memory layout."""
         (channel_BCHW,) = ctx.saved_tensors
         by_channel_BCHW = channel_BCHW.new_empty_strided(channel_BCHW.shape, channel_BCHW.stride())

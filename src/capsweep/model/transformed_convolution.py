@@ -337,7 +337,7 @@ class TransformedConvolution(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_bwd(device_type="cpu")
     @once_differentiable
-    def backward(ctx: Any, gradient_BOHW: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+    def backward(ctx: Any, gradient_BOHW: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Compute the gradients with respect to image, weights and bias; None if not needed."""
         gradient_BHWO = _put_channels_last(gradient_BOHW)
         image_BHWC, weight_OKKC, *kept = ctx.saved_tensors

@@ -253,7 +253,7 @@ class _PoseProducts(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_votes_BMJDL: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore
+    def backward(ctx: Any, by_votes_BMJDL: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Compute the gradients of poses and weights from the gradient of the votes.
 
         Let X' be the gradient with respect to X. M' is the sum of V' W^T over the parents. W' is

@@ -92,10 +92,10 @@ def outlive_readers() -> None:
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError):  # no stream, or a stream without a descriptor
-            old = stream.rich_proxied_file  # pyright: ignore
+            old = stream.rich_proxied_file  # pyright: ignore[reportAttributeAccessIssue]
             file = io.BufferedWriter(_Unbroken(old.fileno(), "w", closefd=False))
             new = io.TextIOWrapper(file, old.encoding, old.errors, line_buffering=True)
-            stream.rich_proxied_file = new  # pyright: ignore
+            stream.rich_proxied_file = new  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def make_console(stderr: bool = False) -> "Console":

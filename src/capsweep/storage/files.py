@@ -142,4 +142,4 @@ def hash_file(path: Path) -> str:
 
 def hash_open_file(file: IO[bytes]) -> str:
     """Compute the hexadecimal sha256 of an open file, from the current position to the end."""
-    return hashlib.file_digest(file, "sha256").hexdigest()  # pyright: ignore
+    return hashlib.file_digest(file, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]

@@ -13,7 +13,7 @@ from trained_cells import trained
 
 from capsweep.config.cell import Cell
 from capsweep.lab.evaluation import figures
-from capsweep.lab.evaluation.figures import BandedCurve, Panel, decoded, iterations
+from capsweep.lab.evaluation.figures import BandedCurve, Panel, decoded, vote_distances
 from capsweep.report.charts import COLOURS
 
 ITERATIONS, CHILDREN, CLASSES = 3, 200, 5
@@ -52,7 +52,7 @@ def make_trace() -> list[dict[str, Tensor]]:
 
 def test_a_panel_is_a_histogram_of_distances_weighted_by_the_assignment() -> None:
     trace = make_trace()
-    arrays = iterations.count_distances(trace)
+    arrays = vote_distances.count_distances(trace)
     assert arrays["weight"].shape == (ITERATIONS, CLASSES, 12)
     np.testing.assert_allclose(arrays["edges"], np.arange(13) * 0.05 / 12)
     distance = trace[1]["squared_distance"][0, 0, :, 3].double()

@@ -297,7 +297,7 @@ class _LinearRouting(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_v: Tensor | None, _: None) -> tuple[Tensor | None, ...]:  # pyright: ignore
+    def backward(ctx: Any, by_v: Tensor | None, _: None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Compute the gradients with respect to the inputs; couplings have no gradient.
 
         The loop runs over the iterations, from the last to the first.

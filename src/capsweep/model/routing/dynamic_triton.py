@@ -98,7 +98,7 @@ class KernelRouting(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, by_v_BJD: Tensor | None, by_length_BJ: Tensor | None, _: None
     ) -> tuple[Tensor | None, ...]:
         """Compute the gradients with respect to poses, weights, prior and bias.

@@ -368,7 +368,7 @@ class _ProductsFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     @_without_tf32()
-    def backward(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore
+    def backward(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Compute the gradients with respect to the votes and the leaves.
 
         Second derivatives raise an error.

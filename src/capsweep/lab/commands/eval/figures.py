@@ -56,7 +56,7 @@ FIGURES: dict[str, Figure] = {
     "reconstructions": Figure("decoded", "draw test examples and their reconstructions", CHOSEN),
     "perturbations": Figure("decoded", "draw what each dimension of a pose changes"),
     "segmentation": Figure("decoded", "draw overlapping digits one by one", CHOSEN),
-    "vote-distances": Figure("iterations", "draw distances of votes from classes", IMAGES),
+    "vote-distances": Figure("vote_distances", "draw distances of votes from classes", IMAGES),
     "routing-change": Figure("iterations", "draw how much each routing iteration changes", TRACED),
     "couplings": Figure("iterations", "draw couplings: entropy, map, histogram", COUPLED),
 }

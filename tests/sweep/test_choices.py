@@ -167,6 +167,14 @@ def test_differences_may_be_to_another_arm_but_where_arms_stop_at_the_baselines_
 
 
 @pytest.mark.parametrize(
+    ("count", "seeds"), [("1", (100,)), ("2", (100, 101)), ("3", (100, 101, 102))]
+)
+def test_a_count_begins_with_the_seeds_of_the_file(count: str, seeds: tuple[int, ...]) -> None:
+    """Otherwise one seed of a search of learning rates would be a seed of a table of results."""
+    assert choices.load_sweep("routing_rates", {"SEEDS": count}).seeds == seeds
+
+
+@pytest.mark.parametrize(
     ("words", "overrides", "described"),
     [
         ({}, [], ""),

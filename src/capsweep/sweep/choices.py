@@ -120,7 +120,7 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
     if (text := words.get("ARMS")) is not None:
         sweep = _keep_arms(sweep, text)
     if (text := words.get("SEEDS")) is not None:
-        sweep = replace(sweep, seeds=_read_seeds(text))
+        sweep = replace(sweep, seeds=_read_seeds(text, file.seeds))
     sweep = _set_keys(sweep, [key for key in typed if is_search or key not in routings])
     for axis in () if is_search else routings:
         sweep = _set_routings(sweep, axis, keep_present=has_numbers)
@@ -161,7 +161,7 @@ def _describe_words(
     if sweep.metric != file.metric:
         texts["METRIC"] = sweep.metric
     if (seeds := sorted(sweep.seeds)) != sorted(file.seeds):
-        is_count = seeds == list(range(len(seeds)))
+        is_count = seeds == sorted(_take_seeds(file.seeds, len(seeds)))
         texts["SEEDS"] = str(len(seeds)) if is_count else ",".join(map(str, seeds))
     for override in typed:
         is_in_file = all(override in arm.fixed for arm in file.arms)
@@ -382,11 +382,8 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
     return replace(sweep, arms=tuple(arms))
 
 
-def _read_seeds(text: str) -> tuple[int, ...]:
-    """Read the value of SEEDS: a list of seeds, or a count n for the seeds 0 to n - 1.
-
-    A sweep with a larger count therefore includes all cells of a smaller count.
-    """
+def _read_seeds(text: str, seeds: Sequence[int]) -> tuple[int, ...]:
+    """Read the value of SEEDS: a list of seeds, or a count of the file's `seeds`."""
     words = [word.strip() for word in text.split(",")]
     digits = "[0-9]{1,4}" if len(words) == 1 else "[0-9]{1,18}"  # one number is a count of seeds
     numbers = [int(word) for word in words if re.fullmatch(digits, word)]
@@ -394,4 +391,15 @@ def _read_seeds(text: str) -> tuple[int, ...]:
         raise ConfigError(
             f"SEEDS={text}: must be a count of 1 to 9999 or a list of seeds such as 0,1,7"
         )
-    return check_seeds(f"SEEDS={text}", numbers if len(numbers) > 1 else range(numbers[0]))
+    return check_seeds(
+        f"SEEDS={text}", numbers if len(numbers) > 1 else _take_seeds(seeds, numbers[0])
+    )
+
+
+def _take_seeds(seeds: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return the first `count` seeds; if there are fewer, the numbers after the largest follow.
+
+    A sweep with a larger count therefore includes all cells of a smaller count. A search of
+    learning rates, whose seeds no table of results has, keeps this property with a count.
+    """
+    return (*seeds, *range(max(seeds) + 1, max(seeds) + 1 + count))[:count]

@@ -95,6 +95,19 @@ def test_evaluation_is_the_crop_in_the_middle_without_jitter(standardise: bool) 
         assert batch.images_BCHW.dtype == torch.float32
 
 
+def test_padded_images_are_cropped_beyond_their_border_in_training_only() -> None:
+    pad = 2
+    train, test = (cropped(PHOTOGRAPHS, split, crop=SIDE, pad=pad) for split in ("train", "test"))
+    found_NCHW = train.prepare_epoch(3, 2)(torch.arange(COUNT)).images_BCHW
+    places_N2 = torch.randint(2 * pad + 1, (COUNT, 2), generator=generator_of(3, "crop", 2))
+    padded_NCHW = np.pad(PHOTOGRAPHS.images_NCHW.numpy(), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    for n, (top, left) in enumerate(places_N2.tolist()):
+        expected = padded_NCHW[n, :, top : top + SIDE, left : left + SIDE] / 255
+        np.testing.assert_allclose(found_NCHW[n].numpy(), expected, atol=1e-6)
+    whole = test.evaluation_batch(slice(0, COUNT)).images_BCHW
+    np.testing.assert_allclose(whole.numpy(), PHOTOGRAPHS.images_NCHW.numpy() / 255, atol=1e-6)
+
+
 @pytest.mark.parametrize("value", [0, 1, 255])
 def test_an_image_of_one_colour_is_standardised_to_zero(value: int) -> None:
     image_1CHW = torch.full((1, 3, 4, 4), float(value))

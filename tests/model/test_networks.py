@@ -30,6 +30,10 @@ NETWORKS = {
     "vectors": "model=matrix_capsnet_tiny model.pose=vector",
     "normalised": "model=matrix_capsnet_tiny model.primary.bias=true model.conv.batch_norm=true",
     "no convolution": "model=capsnet_sign model.primary.kernel=9 model.primary.stride=9",
+    "residual": "model=resnet model.stem.width=2 dataset=cifar10",
+    "residual, capsules": (
+        "model=resnet_capsnet routing=em model.stem.width=2 model.primary.types=2 dataset=cifar10"
+    ),
 }
 every_network = pytest.mark.parametrize("line", NETWORKS.values(), ids=NETWORKS)
 

@@ -35,6 +35,9 @@ PARAMETERS = {
     f"{MATRIX} {MATRIX_BIAS}": 68_754,
     f"{MATRIX}_big": 316_650,
     f"{MATRIX}_big {MATRIX_BIAS}": 317_194,
+    "experiment=resnet model=resnet": 269_722,  # 0.27 M, He et al. 2015, table 6
+    # Its features (269,072), primary capsules (295,936) and votes (5,242,880) of Hahn et al. 2019.
+    f"experiment=resnet model.head=length loss=margin {NO_DECODER} {NO_BIAS}": 5_807_888,
 }
 
 

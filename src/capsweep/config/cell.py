@@ -68,6 +68,7 @@ NEUTRAL: Mapping[str, Any] = {
     "model.votes.shared": False,
     "dataset.reader.axes": "chw",
     "loss.class_weight": None,
+    "dataset.batches.pad": 0,
 }
 
 # Current path and first path of each `_target_` that moved. A cell is hashed and stored with the

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from capsweep.data.batches import (
     Batch,
@@ -97,6 +98,7 @@ class CroppedImages(DeviceSplit):
             (the whole image) or "crop" (only the crop).
         standardise: Whether each crop is scaled to mean 0 and standard deviation 1 at the end. If
             not, intensities 0..255 are scaled to 0..1.
+        pad: Number of black pixels that are added to each side of an image before it is cropped.
 
     Raises:
         ConfigError: If the images are not square, or if they are smaller than a crop.
@@ -113,21 +115,25 @@ class CroppedImages(DeviceSplit):
         contrast: Sequence[float],
         mean_over: str,
         standardise: bool,
+        pad: int = 0,
     ) -> None:
         self.labels_N, self.device = examples.labels_N, examples.labels_N.device
-        height, width = examples.images_NCHW.shape[2:]
+        images_NCHW = examples.images_NCHW
+        if pad:
+            images_NCHW = F.pad(images_NCHW, [pad] * 4)
+        height, width = images_NCHW.shape[2:]
         if height != width or crop > width:
             raise ConfigError(
                 f"dataset.batches.crop={crop}: images must be square and at least as large as a "
                 f"crop, but are {height}x{width}"
             )
         self.slack = width - crop
-        self.windows = examples.images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1)
+        self.windows = images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1)
         self.flip, self.brightness, self.standardise = flip, brightness, standardise
         self.lowest, self.highest = contrast
         self.mean_NC = None
         if split == "train" and mean_over == "image":
-            self.mean_NC = examples.images_NCHW.float().mean(dim=(2, 3))
+            self.mean_NC = images_NCHW.float().mean(dim=(2, 3))
 
     def __len__(self) -> int:
         return len(self.labels_N)

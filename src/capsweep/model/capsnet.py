@@ -24,6 +24,7 @@ from capsweep.model.capsules import (
     without_autocast,
 )
 from capsweep.model.convolution import Convolution
+from capsweep.model.resnet import ResNetStem
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingFactory, make_routing
 from capsweep.model.votes import Votes
 
@@ -39,12 +40,12 @@ class CapsNet(nn.Module):
         image_shape: C, H, W of the images.
         num_classes: Number of classes.
         conv: `channels`, `kernel` and `stride` of the first convolution. None: the primary capsules
-            read the image.
-        primary: `types`, `pose`, `kernel` and `stride` of the primary capsules. Two keys are
+            read the image, or the features of `stem`.
+        primary: `types`, `pose`, `kernel` and `stride` of the primary capsules. Three keys are
             optional. `divided` (default false): whether the weighted sums of the convolution are
             divided by the number of types, as in the authors' code. (With `none_of_the_above`, the
             divisor is the number of types plus 1.) `bias` (default true): whether the convolution
-            has a bias.
+            has a bias. `norm` (default false): whether batch normalisation follows the convolution.
         class_pose: Number of elements of a class capsule's pose, D.
         vote_gain: Expected length, before training, of the weighted sum of the votes for a class
             capsule. The couplings are assumed to be equal, and the children to be independent and
@@ -60,6 +61,8 @@ class CapsNet(nn.Module):
             `LinearHead` computes logits from the poses.
         votes: Options of the votes. `shared` (default false): whether all children share one weight
             matrix for each class.
+        stem: Factory of layers before the first convolution, such as a `ResNetStem`, called with
+            the number of image channels. None: there are no such layers.
 
     Raises:
         ValueError: If a kernel does not fit into the image; the message names the configuration
@@ -80,11 +83,16 @@ class CapsNet(nn.Module):
         initial: Mapping[str, Any] | None = None,
         head: str = "length",
         votes: Mapping[str, bool] | None = None,
+        stem: Callable[[int], ResNetStem] | None = None,
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
         types, pose, same = primary["types"], primary["pose"], padding == "same"
         weights = InitialWeights(**(initial or {}))
+        self.stem = None
+        if stem is not None:
+            self.stem = stem(channels)
+            channels = self.stem.outputs
         self.conv = None
         if conv is not None:
             inputs, channels = channels, conv["channels"]
@@ -100,7 +108,7 @@ class CapsNet(nn.Module):
             bias=primary.get("bias", True),
         )
         weights.draw_convolution(convolution, "linear")
-        self.primary = PrimaryCapsules(convolution, pose)
+        self.primary = PrimaryCapsules(convolution, pose, primary.get("norm", False))
         self.classes = ClassCapsules(
             num_children=types * self._count_positions(height) * self._count_positions(width),
             child_pose=pose,
@@ -125,7 +133,7 @@ class CapsNet(nn.Module):
             images_BCHW: Images.
             with_trace: Whether the output has the routing trace of the layer `classes`.
         """
-        features_BCHW = images_BCHW
+        features_BCHW = images_BCHW if self.stem is None else self.stem(images_BCHW)
         if self.conv is not None:
             # On a GPU the features may be a view. If a view is changed in place, autograd copies
             # the gradient of the view.
@@ -136,8 +144,9 @@ class CapsNet(nn.Module):
 
     def _count_positions(self, size: int) -> int:
         """Return the number of positions of primary capsules along an axis of `size` pixels."""
-        for name, conv in (("conv", self.conv), ("primary", self.primary.conv)):
-            size = size if conv is None else conv.count_positions(size, f"model.{name}.kernel")
+        layers = {"stem": self.stem, "conv": self.conv, "primary": self.primary.conv}
+        for name, layer in layers.items():
+            size = size if layer is None else layer.count_positions(size, f"model.{name}.kernel")
         return size
 
 

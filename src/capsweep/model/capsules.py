@@ -121,11 +121,13 @@ class PrimaryCapsules(nn.Module):
     Args:
         conv: Convolution with types * pose output channels.
         pose: Number of elements of a capsule's pose, P.
+        norm: Whether batch normalisation follows the convolution (Hahn et al. 2019).
     """
 
-    def __init__(self, conv: Convolution, pose: int) -> None:
+    def __init__(self, conv: Convolution, pose: int, norm: bool = False) -> None:
         super().__init__()
         self.conv, self.pose = conv, pose
+        self.norm = nn.BatchNorm2d(conv.out_channels) if norm else None
 
     def forward(self, features_BCHW: Tensor) -> Tensor:
         """Compute the squashed poses of the primary capsules.
@@ -136,6 +138,8 @@ class PrimaryCapsules(nn.Module):
             the lengths of poses, and a length is computed from a sum of squares.
         """
         channel_BCHW, dtype = self.conv(features_BCHW), self.conv.weight.dtype
+        if self.norm is not None:
+            channel_BCHW = self.norm(channel_BCHW)
         by_kernels = self.conv.method != "direct" and channel_BCHW.is_cuda
         if by_kernels and find_fault_of_kernels(channel_BCHW.device) is None:
             from capsweep.model.squash_kernels import SquashedChannels

@@ -5,7 +5,7 @@ Shape letters: B batch, N classes, M test examples, L classes shown in one image
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -90,7 +90,7 @@ class CapsuleTask(LightningModule):
         """Make the optimiser, and a schedule that changes the learning rate with every step."""
         optimizer = self.make_optimizer(self.network)
         settings = self.config["optim"]["schedule"]
-        factor = partial(decay_continuously, lr=optimizer.defaults["lr"], **settings)
+        factor = partial(decay_rate, lr=optimizer.defaults["lr"], **settings)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step))
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
@@ -234,26 +234,37 @@ class AtomicCheckpoints(TorchCheckpointIO):
         write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
 
 
-def decay_continuously(
-    step: int, *, lr: float, rate: float, steps: int, floor: float, warmup: int = 0
+def decay_rate(
+    step: int,
+    *,
+    lr: float,
+    rate: float,
+    steps: int,
+    floor: float,
+    warmup: int = 0,
+    milestones: Sequence[int] | None = None,
 ) -> float:
     """Compute the factor that multiplies the learning rate at an optimiser step.
 
-    The factor is ramp * max(rate ** (step / steps), floor / lr), where ramp is
-    min(1, (step + 1) / warmup), or 1 if `warmup` is 0. The code of the authors of "Dynamic Routing
-    Between Capsules" also multiplies the learning rate by rate ** (step / steps). It calls
-    `tf.train.exponential_decay` with `staircase=False`.
+    The factor is ramp * max(decay, floor / lr), where ramp is min(1, (step + 1) / warmup), or 1 if
+    `warmup` is 0. Without milestones, decay is rate ** (step / steps), as in the code of the
+    authors of "Dynamic Routing Between Capsules", which calls `tf.train.exponential_decay` with
+    `staircase=False`. With milestones, decay is rate ** (number of milestones reached).
 
     Args:
         step: The index of the optimiser step, from 0.
         lr: The initial learning rate. The factor multiplies this learning rate.
         rate: The base of the decay.
-        steps: The number of steps in which the decay multiplies the learning rate by `rate`.
+        steps: The number of steps in which the decay multiplies the learning rate by `rate`. It has
+            no effect if there are milestones.
         floor: The smallest learning rate after the ramp.
         warmup: The number of steps of the ramp; 0: no ramp.
+        milestones: The steps from which the learning rate is multiplied by `rate` once more; None:
+            the learning rate decays continuously.
     """
     risen = min(1.0, (step + 1) / warmup) if warmup else 1.0
-    return risen * max(rate ** (step / steps), floor / lr)
+    decays = step / steps if milestones is None else sum(step >= each for each in milestones)
+    return risen * max(rate**decays, floor / lr)
 
 
 def fit_and_test(

@@ -20,7 +20,7 @@ SWEEPS = package_files.find_folder("sweeps")
 ANSWERS = sorted(path.stem for path in SWEEPS.glob("*.md") if path.stem != "README")
 LARGEST = 2 * 2**20  # bytes of an archive
 ARGS = "ARGS"
-VERDICTS = ("holds", "does not hold", "open")
+VERDICTS = ("holds", "does not hold", "open", "not asked")
 
 
 def is_row(line: str) -> bool:

@@ -391,15 +391,10 @@ def _read_seeds(text: str, seeds: Sequence[int]) -> tuple[int, ...]:
         raise ConfigError(
             f"SEEDS={text}: must be a count of 1 to 9999 or a list of seeds such as 0,1,7"
         )
-    return check_seeds(
-        f"SEEDS={text}", numbers if len(numbers) > 1 else _take_seeds(seeds, numbers[0])
-    )
+    numbers = numbers if len(numbers) > 1 else _take_seeds(seeds, numbers[0])
+    return check_seeds(f"SEEDS={text}", numbers)
 
 
 def _take_seeds(seeds: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return the first `count` seeds; if there are fewer, the numbers after the largest follow.
-
-    A sweep with a larger count therefore includes all cells of a smaller count. A search of
-    learning rates, whose seeds no table of results has, keeps this property with a count.
-    """
+    """Return the first `count` seeds; if there are fewer, the numbers after the largest follow."""
     return (*seeds, *range(max(seeds) + 1, max(seeds) + 1 + count))[:count]

@@ -228,7 +228,6 @@ class LayerMeasures(Record):
     polarisation: float | None  # 0: equal couplings; 1: each child is coupled to one choice only
     variety: float | None  # variance of couplings between images, relative to the total variance
     dead: float | None  # fraction of parents that are inactive in all images
-    trees: float | None  # number of distinct parse trees / number of images
 
 
 class Couplings(Record):

@@ -152,8 +152,8 @@ def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Ou
         [arm, "digits", "classes", "2/2", "30"] for arm in ("capsnet", "uniform", "attention")
     ]
     assert rows[1][5:7] == ["100.00 ± 0.00 %", "0.00 ± 0.00 %"]
-    assert (rows[1][7], rows[1][12:]) == ("–", ["–", "–"])
-    assert rows[1][10] == rows[1][11]  # frozen or not
+    assert (rows[1][7], rows[1][11:]) == ("–", ["–", "–"])
+    assert rows[1][9] == rows[1][10]  # frozen or not
     assert "–" not in rows[0][5:]
     for note in ("left out: cnn · digits: its network does not route", "not sum to 1", "is ours"):
         assert note in (report / "routing.md").read_text()

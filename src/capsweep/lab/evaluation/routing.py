@@ -36,8 +36,8 @@ from capsweep.statistics.examples import find_wrong, predict_classes
 ITERATIONS = (1, 2, 3, 5, 10)
 WITHOUT_SUM = (
     "Couplings of some routings do not sum to 1 (normalisers sigmoid and max_min, self_attention). "
-    "For their entropy, polarisation and trees, couplings are divided by their sum over the "
-    "parents at each position, and negative couplings count as 0."
+    "For their entropy and polarisation, couplings are divided by their sum over the parents at "
+    "each position, and negative couplings count as 0."
 )
 
 

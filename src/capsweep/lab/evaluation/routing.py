@@ -62,7 +62,8 @@ def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
             return []
 
     lines, measured, left_out = [], [], []
-    for group, of_cells in cells.evaluate_networks(parsed.device, evaluate, (ROUTING, Couplings)):
+    loader = cells.make_loader(parsed.device)
+    for group, of_cells in cells.evaluate_networks(loader, evaluate, (ROUTING, Couplings)):
         names = [cell.signature for cell in group.finished.values()]
         if why := [reasons[name] for name in names if name in reasons]:
             left_out.append(f"left out: {describe_row(group.coordinates)}: {why[0]}.")

@@ -33,7 +33,7 @@ Content: TypeAlias = Mapping[str, Any]
 ROUTING = "routing.json"  # file in the evals/ of a cell
 SIZES = ("parameters", "images/s")
 SIZES_NOTE = "parameters: with decoder. images/s: the median speed of training, as the cells ran."
-MEASURES = ("entropy", "polarisation", "variety", "dead", "trees")  # measures of a routed layer
+MEASURES = ("entropy", "polarisation", "variety", "dead")  # measures of a routed layer
 FEWEST, MOST = 1, 10  # numbers of iterations at test for which the table shows changed classes
 # Columns of the table of routing: first the numbers of a layer, then those of the whole network.
 COLUMNS = (*MEASURES, "error", "frozen", f"changed at T'={FEWEST}", f"changed at T'={MOST}")
@@ -43,8 +43,7 @@ ROUTING_NOTES = (
     "where all are equal, 100 % where one parent has the child. Both are means over children and "
     "images. variety: the part of the variance of couplings that is between images, the rest being "
     "between links; none where all couplings are equal. dead: parents whose activation is below "
-    "0.01 in all images; the threshold is ours. trees: distinct parse trees, of the strongest "
-    "parent of every child, by number of images.",
+    "0.01 in all images; the threshold is ours.",
     "Of the whole network, the same beside each of its layers. error: as trained. frozen: with the "
     "couplings of all layers replaced by their mean over as many training images, not augmented. "
     f"changed at T'={FEWEST}, T'={MOST}: images whose predicted classes change when the same "

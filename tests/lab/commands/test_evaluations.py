@@ -1,6 +1,7 @@
 """`capsweep eval ensemble | attack | multicrop | routing`."""
 
 import json
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import official_files
 import pytest
 
 from capsweep import cli
+from capsweep.cli import program
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import folder_of
 from capsweep.statistics.examples import find_wrong
-from capsweep.sweep import expand, spec
+from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.expand import Point
 
 LABELS = np.array([0, 1, 2, 0])
@@ -39,6 +41,13 @@ def read_rows(path: Path) -> list[list[str]]:
 
 def list_points(sweep: Path) -> dict[tuple[str, int], Point]:
     return {(p.arm, p.seed): p for p in expand.expand_sweep(spec.load(str(sweep)))}
+
+
+def find_folders(sweep: Path, storage: Path, arm: str, *options: str) -> list[Path]:
+    """Folders of the cells of an arm, one for each seed."""
+    parsed = program.parse_arguments(["report", str(sweep), *options])
+    points = expand.expand_sweep(choices.load_sweep(parsed.sweep, parsed.words, parsed.overrides))
+    return [storage / "ledger" / folder_of(p.cell.signature) for p in points if p.arm == arm]
 
 
 def store_cell(storage: Path, point: Point, predicted: list[int]) -> Path:
@@ -117,6 +126,58 @@ def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
     assert "success rate of attacks with each of the other classes in turn" in text
 
 
+def test_images_of_an_arm_are_tried_on_the_others_and_back(
+    sweep: Path, storage: Path, capsys: Output
+) -> None:
+    options = ["limit_batches=20", "batch_size=32", "SEEDS=2"]
+    train_cells(sweep, storage, *options)
+    plain = [*options, "--eps", "0.1,0.4", "--examples", "30"]
+    assert evaluate("attack", sweep, storage, *plain) == 0
+    table = storage / "reports/three-BATCH=32-SEEDS=2-limit_batches=20/attack-untargeted.md"
+    own = read_rows(table)
+    transfer = [*plain, "--transfer", "cnn"]
+    assert evaluate("attack", sweep, storage, *transfer) == 0
+    rows = read_rows(table)
+    assert [[*row[:5]] for row in rows] == [
+        ["cnn", "digits", "fgsm", "itself", "2/2"],
+        ["cnn", "digits", "fgsm", "capsnet · digits", "2/2"],
+        ["capsnet", "digits", "fgsm", "itself", "2/2"],
+        ["capsnet", "digits", "fgsm", "cnn · digits", "2/2"],
+    ]
+    assert [[*row[:3], *row[4:]] for row in rows[::2]] == own
+    assert rows[1][6] == rows[0][6]  # clean
+    assert "masked" in table.read_text()
+
+    files = sorted(storage.glob("ledger/*/*/evals/attack-*-on-*.json"))
+    assert len(files) == 4
+    before = {file: file.read_text() for file in files}
+    for file, text in before.items():
+        content = json.loads(text)
+        pair = [file.parents[1].name, file.stem.rpartition("-on-")[2]]
+        assert [content["made_on"], content["tried_on"]] == pair
+        attacks = [{**each, "successes": 30, "accuracy": 0.0} for each in content["attacks"]]
+        file.write_text(json.dumps(content | {"attacks": attacks}))
+    assert evaluate("attack", sweep, storage, *transfer) == 0  # reads what is stored
+    assert [row[7:] for row in read_rows(table)[1::2]] == [["0.00 ± 0.00 %"] * 2] * 2
+    assert "fooled more often by images made elsewhere: cnn · digits (fgsm" in table.read_text()
+    files[0].write_text("{}")
+    for file in files[1:]:
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"code": "other"}))
+    capsys.readouterr()
+    assert evaluate("attack", sweep, storage, *transfer) == 0
+    assert f"{files[0].name} is damaged" in capsys.readouterr().err
+    assert {file: file.read_text() for file in files} == before
+    assert read_rows(table) == rows
+
+    first, second = find_folders(sweep, storage, "capsnet", *options)
+    shutil.rmtree(first)
+    assert evaluate("attack", sweep, storage, *transfer) == 0
+    assert [row[4] for row in read_rows(table)] == ["2/2", "1/2", "1/2", "1/2"]
+    shutil.rmtree(second)
+    assert evaluate("attack", sweep, storage, *transfer) == 2
+    assert "--transfer cnn: no other arm has a finished cell" in capsys.readouterr().err
+
+
 def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path) -> None:
     data = storage.parent / "data"
     written = official_files.write_cifar10(data, train=40, test=30, form="plain")
@@ -152,8 +213,8 @@ def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Ou
         [arm, "digits", "classes", "2/2", "30"] for arm in ("capsnet", "uniform", "attention")
     ]
     assert rows[1][5:7] == ["100.00 ± 0.00 %", "0.00 ± 0.00 %"]
-    assert (rows[1][7], rows[1][12:]) == ("–", ["–", "–"])
-    assert rows[1][10] == rows[1][11]  # frozen or not
+    assert (rows[1][7], rows[1][11:]) == ("–", ["–", "–"])
+    assert rows[1][9] == rows[1][10]  # frozen or not
     assert "–" not in rows[0][5:]
     for note in ("left out: cnn · digits: its network does not route", "not sum to 1", "is ours"):
         assert note in (report / "routing.md").read_text()
@@ -178,6 +239,7 @@ def test_routing_is_measured_into_a_table(sweep: Path, storage: Path, capsys: Ou
         ("attack", ["--method", "cw"], "--method: must be some of fgsm, bim, pgd, got cw"),
         ("attack", ["--eps", "0.1,x"], "--eps: must be above 0, such as 0.1,0.2, got 0.1,x"),
         ("attack", ["--eps", "0"], "--eps: must be above 0, such as 0.1,0.2, got 0"),
+        ("attack", ["--transfer", "dnn"], "--transfer dnn: no such arm; have cnn, capsnet"),
         ("attack", ["--device", "nosuch"], "--device nosuch: "),
         ("vote-distances", ["--examples", "0,²"], "--examples: must be indices such as 0,5,7"),
         ("couplings", ["--iterations", "0"], "--iterations: must be a whole number >= 1, got 0"),

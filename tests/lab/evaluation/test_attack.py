@@ -74,7 +74,7 @@ def test_two_linear_logits_move_by_eps_times_the_norm_of_their_difference(method
     logit_BN = network(model.images_BCHW).scores_BN
     margin_B = (logit_BN[:, 0] - logit_BN[:, 1]).abs() / (weight_NE[0] - weight_NE[1]).abs().sum()
     for eps in (0.01, 0.05, 0.1):
-        count = attack.count_successes(network, model, make_attack(method, eps), first=0)
+        (count,) = attack.count_successes([network], model, make_attack(method, eps), first=0)
         assert count == AttackCount(int((margin_B < eps).sum()), COUNT, 0)
     assert 0 < int((margin_B < 0.05).sum()) < COUNT
 
@@ -110,8 +110,8 @@ def test_more_restarts_never_succeed_less_often(targeted: bool, eps: float) -> N
     attacks = [
         make_attack("pgd", eps, steps=1, restarts=n, targeted=targeted) for n in (1, 2, 4, 8)
     ]
-    counts = [attack.count_successes(network, model, one, 0) for one in attacks]
-    successes = [count.successes for count in counts]
+    counts = [attack.count_successes([network], model, one, 0) for one in attacks]
+    successes = [count.successes for (count,) in counts]
     assert successes == sorted(successes)
     assert successes[0] < successes[-1]
 
@@ -120,13 +120,58 @@ def test_images_that_are_wrong_already_and_those_without_a_gradient_are_counted(
     network = Linear()
     model = make_model(network)
     wrong = replace(model, classes_B=(model.classes_B + 1) % CLASSES)
-    assert attack.count_successes(network, wrong, make_attack(eps=1e-6), 0).successes == COUNT
+    (count,) = attack.count_successes([network], wrong, make_attack(eps=1e-6), 0)
+    assert count.successes == COUNT
 
     def constant(images_BCHW: Tensor) -> NetworkOutput:
         return NetworkOutput(0 * images_BCHW.flatten(1)[:, :CLASSES])
 
     first = replace(model, classes_B=torch.zeros(COUNT, dtype=torch.int64))
-    assert attack.count_successes(constant, first, make_attack(), 0) == AttackCount(0, COUNT, COUNT)
+    (count,) = attack.count_successes([constant], first, make_attack(), 0)
+    assert count == AttackCount(0, COUNT, COUNT)
+
+
+@pytest.mark.parametrize(("targeted", "eps"), [(False, 0.004), (True, 0.03)])
+@pytest.mark.parametrize("method", METHODS)
+def test_images_tried_on_the_network_that_made_them_give_its_own_numbers(
+    method: str, targeted: bool, eps: float
+) -> None:
+    """And an image succeeds where it is wrong already, or where any start succeeds."""
+    network = Rugged()
+    model = make_model(network)
+    wrong_B = torch.arange(COUNT) < 3
+    model = replace(model, classes_B=(model.classes_B + wrong_B) % CLASSES)
+    one = make_attack(method, eps, targeted=targeted)
+    (alone,) = attack.count_successes([network], model, one, 0)
+    assert attack.count_successes([network] * 3, model, one, 0) == [alone] * 3
+    expected = 0
+    for further in range(1, CLASSES) if targeted else [0]:
+        classes_B = (model.classes_B + further) % CLASSES
+        aimed = replace(model, classes_B=classes_B, targeted=targeted)
+        starts = [attack.draw_start(model, one, 0, restart) for restart in range(one.restarts)]
+        moved = [attack.perturb_images(network, aimed, one, start) for start in starts]
+        tried = [aimed.is_reached(network(x).scores_BN) for x in (model.images_BCHW, *moved)]
+        expected += int(torch.stack(tried).any(dim=0).sum())
+    assert alone.successes == expected
+    assert 0 < alone.successes < alone.tries
+
+
+class Masked(Linear):
+    """The same classes, from logits so large that the cross-entropy has no gradient in float32."""
+
+    def forward(self, images_BCHW: Tensor) -> NetworkOutput:
+        return NetworkOutput(1e5 * super().forward(images_BCHW).scores_BN)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_images_made_elsewhere_fool_a_network_that_masks_its_gradients(method: str) -> None:
+    plain, masked = Linear(), Masked()
+    model, one = make_model(plain), make_attack(method, 0.1)
+    own, back = attack.count_successes([masked, plain], model, one, 0)
+    white_box, transferred = attack.count_successes([plain, masked], model, one, 0)
+    assert (own.flat, white_box.flat) == (COUNT, 0)
+    assert own.successes < transferred.successes == white_box.successes
+    assert back.successes == own.successes  # its images are as harmless on the other
 
 
 @pytest.fixture

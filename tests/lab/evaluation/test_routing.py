@@ -52,7 +52,6 @@ def test_frozen_couplings_change_nothing_where_no_image_changes_them(
     for layer in measure_layers(routed).values():
         found = layer.summarise()
         assert found["variety"] is None or found["variety"] < 1e-9
-        assert found["trees"] == 1 / 12
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""White-box attacks within a ball of the maximum norm: FGSM, BIM and PGD with random restarts.
+"""Attacks within a ball of the maximum norm: FGSM, BIM and PGD with random restarts.
 
     x_0 = x                             for FGSM and BIM
     x_0 = x + uniform(-eps, eps)        for PGD
@@ -11,13 +11,14 @@ true class is the wanted class in turn. Of the x_k only the last is tested. An a
 if the unchanged image already reaches its aim. Sources: Goodfellow et al. 2015 (FGSM), Kurakin et
 al. 2017 (BIM), Madry et al. 2018 (PGD).
 
+The gradients are those of one network. The changed images are tried on this network (a white-box
+attack) and on others (a transfer attack; Papernot et al. 2016).
+
 Shape letters: B batch, N classes, C H W image.
 """
 
-import hashlib
-import json
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -28,16 +29,12 @@ from torch.nn import functional as F
 from capsweep.data.batches import generator_of
 from capsweep.data.image_batches import CroppedImages, ShiftedImages, compute_moments
 from capsweep.errors import UserError
-from capsweep.lab.evaluation import sweep_cells
 from capsweep.lab.evaluation.checkpoint import TrainedCell, split_range
-from capsweep.lab.evaluation.sweep_cells import Content, SweepCells
 from capsweep.model.capsules import NetworkOutput
-from capsweep.runtime.terminal import count_of
 
 LENGTH_EPS = 1e-6  # keeps lengths this far from 0 and 1, so that logits are finite
 PGD_REACH = 2.5  # sum of PGD's steps, in units of eps; enough to cross the ball
 BATCH = 100  # examples in a batch; random starts are drawn for each batch
-EPS_SCALE = "input"  # written to files: eps is in units of the network's input
 UNIT_RANGE, PIXEL_RANGE, UNBOUNDED = "[0, 1]", "0 to 255 before standardisation", "none"
 
 Network = Callable[[Tensor], NetworkOutput]
@@ -149,93 +146,13 @@ class AttackCount(NamedTuple):
     Attributes:
         successes: Number of successful tries.
         tries: Number of tries.
-        flat: Number of tries in which the gradient of the loss is 0 at the unchanged image. There,
-            a step has no direction.
+        flat: Number of tries in which the gradient of the attacked network's loss is 0 at the
+            unchanged image. There, a step has no direction.
     """
 
     successes: int
     tries: int
     flat: int
-
-
-def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
-    """Attack every finished cell of a sweep, and publish a table of the results.
-
-    The table has a row for each pair of a method and a group of cells that differ only in the seed.
-    For each method, a file is stored in the folder `evals/` of each cell.
-
-    Raises:
-        UserError: No cell is finished, the images of a data set show several classes, or a network
-            does not reproduce its stored predictions.
-    """
-    evaluated = cells.evaluate_networks(parsed.device, lambda cell: attack_cell(cell, parsed))
-    rate, aim = ("success_rate", "targeted") if parsed.targeted else ("accuracy", "untargeted")
-    lines, every = [], []
-    for group, of_cells in evaluated:
-        for number, method in enumerate(parsed.method):
-            contents = [contents[number] for contents in of_cells]
-            every += contents
-            rates = [[c["clean_accuracy"] for c in contents]]
-            rates += [[c["attacks"][at][rate] for c in contents] for at in range(len(parsed.eps))]
-            lines.append((group, [method, *sweep_cells.describe_seeds(group, contents, rates)]))
-    header = ["method", *sweep_cells.SEEDS_HEADER, "clean", *(f"eps {e:g}" for e in parsed.eps)]
-    notes = [*_describe_attacks(every), sweep_cells.SEEDS_NOTE]
-    cells.publish_table(f"attack-{aim}", f"{aim} attacks", header, lines, notes)
-
-
-def _describe_attacks(contents: Sequence[Content]) -> list[str]:
-    """Return notes that explain the numbers in the table of attacks."""
-    results = [result for content in contents for result in content["attacks"]]
-    rate = "test accuracy under attack"
-    if results[0]["targeted"]:
-        rate = "success rate of attacks with each of the other classes in turn, mean over all tries"
-    bounds = ", ".join(dict.fromkeys(content["bounds"] for content in contents))
-    notes = [
-        "clean: test accuracy on the unchanged images, checked against the predictions that each "
-        f"cell stored. eps: {rate} if no value changes by more than eps; the attacker may leave an "
-        "image unchanged. A stronger attack could succeed more often.",
-        f"eps is in units of the network's input; bounds of changed values: {bounds}.",
-    ]
-    for method, of in {result["method"]: result for result in results}.items():
-        steps, restarts = count_of(of["steps"], "step"), count_of(of["restarts"], "restart")
-        reach = f"{of['step'] / of['eps']:g} eps"
-        notes.append(f"{method}: {steps} of {reach}, {restarts}, seeded by the cell's seed.")
-    flat, tries = (sum(result[key] for result in results) for key in ("flat", "tries"))
-    if flat:
-        cause = "a network that withstands an attack for that reason is not robust"
-        notes.append(f"In {flat} of {tries} tries the loss had no gradient at the image; {cause}.")
-    return notes
-
-
-def attack_cell(cell: TrainedCell, options: Namespace) -> Iterator[tuple[str, Content]]:
-    """Attack a cell with each method.
-
-    Yields:
-        For each method, the name and content of a file for `evals/`. For each eps, the content has
-        the counts and a rate: the accuracy under attack or, for targeted attacks, the success rate.
-
-    Raises:
-        UserError: The images show several classes, or the network does not reproduce the stored
-            predictions of the unchanged images; the error names the cell.
-    """
-    retest = cell.verify(options.examples)
-    bounds = make_threat_model(cell, slice(0, 1)).bounds
-    for method in options.method:
-        attacks = [make_attack(method, eps, options, cell.config["seed"]) for eps in options.eps]
-        aim = "targeted" if options.targeted else "untargeted"
-        settings = [[asdict(attack) for attack in attacks], EPS_SCALE, retest.examples]
-        digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
-        content = {
-            "method": method,
-            "aim": aim,
-            "eps_scale": EPS_SCALE,
-            "bounds": bounds,
-            "examples": retest.examples,
-            "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
-            "ties": retest.ties,
-            "attacks": [_measure_attack(cell, attack, retest.examples) for attack in attacks],
-        }
-        yield f"attack-{method}-{aim}-{digest}.json", content
 
 
 def make_attack(method: str, eps: float, options: Namespace, seed: int) -> Attack:
@@ -245,55 +162,80 @@ def make_attack(method: str, eps: float, options: Namespace, seed: int) -> Attac
     return Attack(method, eps, options.targeted, steps, restarts, seed)
 
 
-def _measure_attack(cell: TrainedCell, attack: Attack, examples: int) -> dict[str, Any]:
-    """Attack a cell in batches, and return budget, counts and rate as data for JSON."""
+def measure_attack(
+    networks: Sequence[TrainedCell], attack: Attack, examples: int
+) -> list[dict[str, Any]]:
+    """Attack the first of some cells in batches, and try the changed images on all of them.
+
+    Returns:
+        For each cell: budget, counts and rate as data for JSON.
+    """
     counts = [
-        count_successes(cell, make_threat_model(cell, part), attack, part.start)
+        count_successes(networks, make_threat_model(networks[0], part), attack, part.start)
         for part in split_range(examples, BATCH)
     ]
-    count = AttackCount(*map(sum, zip(*counts, strict=True)))
-    rate = {"accuracy": (count.tries - count.successes) / count.tries}
-    if attack.targeted:
-        rate = {"success_rate": count.successes / count.tries}
-    return {**asdict(attack), "step": attack.step, **count._asdict(), **rate}
+    results = []
+    for of_network in zip(*counts, strict=True):
+        count = AttackCount(*map(sum, zip(*of_network, strict=True)))
+        rate = {"accuracy": (count.tries - count.successes) / count.tries}
+        if attack.targeted:
+            rate = {"success_rate": count.successes / count.tries}
+        results.append({**asdict(attack), "step": attack.step, **count._asdict(), **rate})
+    return results
 
 
 def count_successes(
-    network: Network, model: ThreatModel, attack: Attack, first: int
-) -> AttackCount:
-    """Count how often an attack succeeds on some examples.
+    networks: Sequence[Network], model: ThreatModel, attack: Attack, first: int
+) -> list[AttackCount]:
+    """Count for each network how often an attack on the first of them succeeds on some examples.
 
     A try also succeeds if the unchanged image reaches the aim of the attack. A targeted attack is
     tried with each class other than the true class.
 
     Args:
-        network: Function that computes the output of a network for images.
+        networks: Functions that compute the output of a network for images. The images are changed
+            by gradients of the first.
         model: Threat model of the examples; `classes_B` has the true classes.
         attack: Attack method and budget.
         first: Index of the first of these examples in the test set. Random starts depend on this
             index.
     """
-    scores_BN = _predict_scores(network, model.images_BCHW)
+    clean = [_predict_scores(network, model.images_BCHW) for network in networks]
     starts = [draw_start(model, attack, first, restart) for restart in range(attack.restarts)]
-    models, num_classes = [model], scores_BN.shape[1]
+    models, num_classes = [model], clean[0].shape[1]
     if attack.targeted:
         others = [(model.classes_B + further) % num_classes for further in range(1, num_classes)]
         models = [replace(model, classes_B=classes_B, targeted=True) for classes_B in others]
-    successes, tries, flat = 0, 0, 0
+    successes, tries, flat = [0] * len(networks), 0, 0
     for aimed in models:
-        reached_B = aimed.is_reached(scores_BN)
-        ascent_BCHW = find_ascent(network, aimed, aimed.images_BCHW)
+        ascent_BCHW = find_ascent(networks[0], aimed, aimed.images_BCHW)
         flat += int((ascent_BCHW == 0).flatten(1).all(dim=1).sum())
-        for start_BCHW in starts:
-            left_B = (~reached_B).nonzero().flatten()
-            if len(left_B) == 0:
-                break
-            rest = aimed.select_images(left_B)
-            moved_BCHW = perturb_images(network, rest, attack, start_BCHW[left_B])
-            reached_B[left_B] = rest.is_reached(_predict_scores(network, moved_BCHW))
-        successes += int(reached_B.sum())
-        tries += len(reached_B)
-    return AttackCount(successes, tries, flat)
+        changed_BCHW = craft_images(networks[0], aimed, attack, starts)
+        for place, (network, clean_BN) in enumerate(zip(networks, clean, strict=True)):
+            reached_B = aimed.is_reached(_predict_scores(network, changed_BCHW))
+            successes[place] += int((reached_B | aimed.is_reached(clean_BN)).sum())
+        tries += len(changed_BCHW)
+    return [AttackCount(number, tries, flat) for number in successes]
+
+
+def craft_images(
+    network: Network, model: ThreatModel, attack: Attack, starts: Sequence[Tensor]
+) -> Tensor:
+    """Return the images [B, C, H, W] that an attack on a network makes, one for each example.
+
+    It is the image from the first start that reaches the aim of the attack on this network. If no
+    start does, it is the image from the last start.
+    """
+    changed_BCHW = torch.empty_like(model.images_BCHW)
+    left_B = torch.arange(len(changed_BCHW), device=changed_BCHW.device)
+    for start_BCHW in starts:
+        rest = model.select_images(left_B)
+        moved_BCHW = perturb_images(network, rest, attack, start_BCHW[left_B])
+        changed_BCHW[left_B] = moved_BCHW
+        left_B = left_B[~rest.is_reached(_predict_scores(network, moved_BCHW))]
+        if len(left_B) == 0:
+            break
+    return changed_BCHW
 
 
 def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> Tensor:

@@ -123,7 +123,9 @@ def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
     """
     lines = []
     for group, of_cells in cells.evaluate_networks(
-        parsed.device, lambda cell: [(CROPS_FILE, measure_crops(cell))], (CROPS_FILE, Record)
+        cells.make_loader(parsed.device),
+        lambda cell: [(CROPS_FILE, measure_crops(cell))],
+        (CROPS_FILE, Record),
     ):
         contents = [content for (content,) in of_cells]
         errors = [[c[f"{key}_error"] for c in contents] for key in ("single", "multicrop")]

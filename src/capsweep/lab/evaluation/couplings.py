@@ -4,12 +4,9 @@
     polarisation  (max c - 1/n) / (1 - 1/n)    0 for equal shares, 1 if one choice has everything
     variety       (mean of V over links) / variance of couplings over images and links
     dead          share of parents whose activation is below DEAD on all images
-    trees         number of distinct parse trees / number of images
 
 Here c are the couplings of a child, n is the number of its choices, and H(c) = - sum c ln c. A link
-is a pair of a child and a parent. V is the variance of a link's coupling over images. The parse
-tree of an image is a set of links: for each child, the link with the largest coupling, or several
-links if their couplings are equal.
+is a pair of a child and a parent. V is the variance of a link's coupling over images.
 
 A child's choices are all its parents, of all types at all positions above the child. With
 none-of-the-above, "no parent" is one more choice. A child's couplings are its shares for these
@@ -21,8 +18,8 @@ no shares.
 
 All measures use the couplings of the last iteration. Entropy and polarisation are means over images
 and over the distributions with at least two choices. In some routings, the couplings of a child do
-not sum to 1. Then entropy, polarisation and trees use couplings that are divided by their sum over
-the parent types at each position; negative couplings count as 0.
+not sum to 1. Then entropy and polarisation use couplings that are divided by their sum over the
+parent types at each position; negative couplings count as 0.
 
 Shape letters: B images, M parent positions, K kernel offsets, N child positions, I child types,
 L = K I children below a position, J parent types, E = M L J links of an image, G distributions.
@@ -109,7 +106,8 @@ class Children:
             Two arrays with a value for each image and distribution: the entropies in nats, and the
             polarisations. A polarisation is 0 for equal shares, and 1 if one choice has everything.
         """
-        coupling_BE = self._divide(coupling_BMLJ).double().flatten(1)
+        coupling_BMLJ = coupling_BMLJ.cpu() if self.has_sum else divide_by_sum(coupling_BMLJ.cpu())
+        coupling_BE = coupling_BMLJ.double().flatten(1)
         total_BG = self._combine(coupling_BE, "sum")
         ordered_BG = self._combine(torch.xlogy(coupling_BE, coupling_BE), "sum")
         largest_BG = self._combine(coupling_BE, "amax")
@@ -125,14 +123,6 @@ class Children:
         polarisation_BG = (largest_BG / total_BG - equal_G) / (1 - equal_G)
         # Clipped, because rounding can exceed the bounds.
         return entropy_BG.clip(0, np.log(self.choices)), polarisation_BG.clip(0, 1)
-
-    def mark_largest(self, coupling_BMLJ: Tensor) -> Tensor:
-        """Mark the links [B, E] with the largest coupling of their distribution, including ties."""
-        coupling_BE = self._divide(coupling_BMLJ).flatten(1)
-        return coupling_BE == self._combine(coupling_BE, "amax")[:, self.distributions[0]]
-
-    def _divide(self, coupling_BMLJ: Tensor) -> Tensor:
-        return coupling_BMLJ.cpu() if self.has_sum else divide_by_sum(coupling_BMLJ.cpu())
 
     def _combine(self, value_BE: Tensor, how: str) -> Tensor:
         """Return for each distribution [B, G] the sum (`sum`) or maximum (`amax`) of its values."""
@@ -194,7 +184,7 @@ class LinkSpread:
 
 
 class LayerMeasures:
-    """The measures of one routed layer: entropy, polarisation, variety, dead parents and trees.
+    """The measures of one routed layer: entropy, polarisation, variety and dead parents.
 
     Images are added batch by batch.
 
@@ -208,15 +198,12 @@ class LayerMeasures:
         self.has_activations: bool = getattr(layer.routing, "has_activations", True)
         self.links = LinkSpread(shape)
         self.largest_J = torch.tensor(-torch.inf)  # largest activation of each parent
-        self.trees: set[bytes] = set()
         self.sums, self.count = np.zeros(2), 0  # sums of relative entropies and of polarisations
 
     def add_images(self, coupling_BMLJ: Tensor, act_BJ: Tensor) -> None:
         """Add the couplings and the activations [B, M J] of all parents for a batch of images."""
         self.links.add_images(coupling_BMLJ)
         self.largest_J = torch.maximum(self.largest_J, act_BJ.amax(dim=0).cpu())
-        bits = np.packbits(self.children.mark_largest(coupling_BMLJ).numpy(), axis=1)
-        self.trees |= {row.tobytes() for row in bits}
         entropy_BG, polarisation_BG = self.children.measure(coupling_BMLJ)
         self.sums += (entropy_BG / np.log(self.children.choices)).sum(), polarisation_BG.sum()
         self.count += entropy_BG.size
@@ -229,7 +216,6 @@ class LayerMeasures:
             **dict(zip(("entropy", "polarisation"), means, strict=True)),
             "variety": self.links.variety,
             "dead": float(is_dead_J.mean()) if self.has_activations else None,
-            "trees": len(self.trees) / self.links.count,
         }
 
 

@@ -36,8 +36,8 @@ from capsweep.statistics.examples import find_wrong, predict_classes
 ITERATIONS = (1, 2, 3, 5, 10)
 WITHOUT_SUM = (
     "Couplings of some routings do not sum to 1 (normalisers sigmoid and max_min, self_attention). "
-    "For their entropy, polarisation and trees, couplings are divided by their sum over the "
-    "parents at each position, and negative couplings count as 0."
+    "For their entropy and polarisation, couplings are divided by their sum over the parents at "
+    "each position, and negative couplings count as 0."
 )
 
 
@@ -62,7 +62,8 @@ def publish_routing(cells: SweepCells, parsed: Namespace) -> None:
             return []
 
     lines, measured, left_out = [], [], []
-    for group, of_cells in cells.evaluate_networks(parsed.device, evaluate, (ROUTING, Couplings)):
+    loader = cells.make_loader(parsed.device)
+    for group, of_cells in cells.evaluate_networks(loader, evaluate, (ROUTING, Couplings)):
         names = [cell.signature for cell in group.finished.values()]
         if why := [reasons[name] for name in names if name in reasons]:
             left_out.append(f"left out: {describe_row(group.coordinates)}: {why[0]}.")

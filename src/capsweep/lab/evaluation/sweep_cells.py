@@ -77,7 +77,10 @@ class SweepCells:
         return [(g, [values[cell.signature] for cell in g.finished.values()]) for g in groups]
 
     def evaluate_networks(
-        self, device: str, evaluate: EvaluateNetwork, kept: tuple[str, type[Record]] | None = None
+        self,
+        loader: CellLoader,
+        evaluate: EvaluateNetwork,
+        kept: tuple[str, type[Record]] | None = None,
     ) -> Evaluated[list[Content]]:
         """Evaluate the network of each finished cell once, and store the results.
 
@@ -85,7 +88,7 @@ class SweepCells:
         The device and the hash of the code are added to the content.
 
         Args:
-            device: Name of the device for the networks.
+            loader: Object that loads the cells onto a device.
             evaluate: Function that yields names and contents of files for a loaded cell.
             kept: Name and record type of a file in `evals/`. If a cell has no weights (it may come
                 from an imported archive), this stored file is used instead of an evaluation. None:
@@ -96,10 +99,9 @@ class SweepCells:
             contents for each finished cell.
 
         Raises:
-            UserError: No cell is finished, there is no such device, or a cell cannot be loaded.
+            UserError: No cell is finished, or a cell cannot be loaded.
             DamageError: A file of a cell is missing or damaged.
         """
-        loader = self.make_loader(device)
 
         def evaluate_point(point: Point) -> list[Content]:
             name, contents = point.cell.signature, []
@@ -183,11 +185,12 @@ def describe_seeds(
 
     Args:
         group: Cells of the row.
-        contents: Evaluations of the finished cells in the row.
+        contents: Evaluations of cells of the row, one for each seed that was evaluated.
         columns: For each further column, a fraction (such as an error) of each finished cell.
     """
     examples = max((content["examples"] for content in contents), default=None)
-    return [count_seeds(group), format_value(examples), *map(format_percent, columns)]
+    seeds = f"{len(contents)}/{len(group.cells)}"
+    return [seeds, format_value(examples), *map(format_percent, columns)]
 
 
 def load_cells(parsed: argparse.Namespace) -> SweepCells:

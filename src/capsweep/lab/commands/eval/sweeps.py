@@ -27,6 +27,7 @@ ATTACK = (
     option("--steps", "steps of bim and pgd (10)", type=whole_number(1), default=10),
     option("--restarts", "random restarts of pgd (5)", type=whole_number(1), default=5),
     option("--targeted", "aim at each wrong class in turn; default: any", action="store_true"),
+    option("--transfer", "an arm, whose images are also tried on all other arms, and back"),
     option("--examples", "number of test examples; default: all", type=whole_number(1)),
 )
 COMMANDS: dict[str, Command] = {
@@ -39,11 +40,11 @@ COMMANDS: dict[str, Command] = {
 
 def run(parsed: argparse.Namespace) -> None:
     """Evaluate the finished cells of a sweep; print a table, and write the table to a file."""
-    from capsweep.lab.evaluation import attack, averages, routing
+    from capsweep.lab.evaluation import averages, robustness, routing
     from capsweep.lab.evaluation.sweep_cells import load_cells
 
     publish = {
-        "attack": attack.publish_attacks,
+        "attack": robustness.publish_attacks,
         "ensemble": averages.publish_ensemble,
         "multicrop": averages.publish_multicrop,
         "routing": routing.publish_routing,

@@ -1,0 +1,302 @@
+"""How networks of a sweep withstand attacks, their own and transferred: `capsweep eval attack`.
+
+Each network is attacked by its own gradients (a white-box attack). With `--transfer ARM`, the
+images that were changed on the networks of this arm are also tried on the networks of all other
+arms, and back. If images from elsewhere fool a network more often than its own, its gradients are
+masked (Athalye et al. 2018): it withstands its own attack because the gradients lead nowhere.
+"""
+
+import hashlib
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from capsweep.config import code_identity
+from capsweep.errors import UserError
+from capsweep.lab.evaluation import sweep_cells
+from capsweep.lab.evaluation.attack import make_attack, make_threat_model, measure_attack
+from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
+from capsweep.lab.evaluation.sweep_cells import Content, Evaluated, Line, SweepCells
+from capsweep.ledger import stored_files
+from capsweep.ledger.ledger import EVALUATIONS
+from capsweep.ledger.records import Attacks
+from capsweep.ledger.transfer import WEIGHTS
+from capsweep.report.cells import TableCell
+from capsweep.report.grid import describe_row
+from capsweep.report.table import CellGroup, ResultTable
+from capsweep.runtime.terminal import count_of
+from capsweep.sweep.expand import Point
+
+EPS_SCALE = "input"  # written to files: eps is in units of the network's input
+OWN = "itself"
+TRANSFER_NOTE = (
+    "made on: the network whose gradients changed the images; itself: a white-box attack. Else it "
+    "is the network of that row with the same data set and seed. For each image, the first start "
+    "that fools that network is tried here, or the last start. If images made elsewhere fool a "
+    "network more often than its own do, its gradients are masked, or its own attack is too weak."
+)
+Pair: TypeAlias = tuple[
+    CellGroup, CellGroup
+]  # images are made on the first, and tried on the second
+
+
+@dataclass(frozen=True)
+class Attacker:
+    """An attacker of the cells of a sweep, who does not repeat attacks of which results are stored.
+
+    Attributes:
+        cells: Cells of the sweep.
+        loader: Object that loads cells onto a device.
+        options: Options of the command: method, eps, steps, restarts, targeted and examples.
+        targets: By signature of a cell, the other cells on which its images are tried.
+    """
+
+    cells: SweepCells
+    loader: CellLoader
+    options: Namespace
+    targets: dict[str, dict[str, Point]] = field(default_factory=dict)
+
+    def attack_cell(self, cell: TrainedCell) -> Iterator[tuple[str, Content]]:
+        """Attack a cell with each method, and try the changed images on it and on its targets.
+
+        Images are changed once for all networks, and only if a result is not stored yet.
+
+        Yields:
+            For each network and method, the name and content of a file for the `evals/` of the
+            attacked cell. For each eps, the content has the counts and a rate: the accuracy under
+            attack or, for targeted attacks, the success rate.
+
+        Raises:
+            UserError: The images show several classes, or a network does not reproduce the stored
+                predictions of the unchanged images; the error names the cell.
+        """
+        targets = self.targets.get(cell.name, {})
+        files = {name: self._name_files(cell, name) for name in (cell.name, *targets)}
+        known = {name: self._read_stored(cell.name, name, files[name]) for name in files}
+        missing = [name for name, contents in known.items() if not contents]
+        if missing:
+            points = [targets[name] for name in missing if name != cell.name]
+            others = [self.loader.load(p.cell.signature, p.cell.config) for p in points]
+            known |= self._measure_networks([cell, *others])
+        for name, contents in known.items():
+            yield from zip(files[name], contents, strict=True)
+
+    def _measure_networks(self, networks: Sequence[TrainedCell]) -> dict[str, list[Content]]:
+        """Attack the first cell, and return for each cell a content for each method."""
+        options, first = self.options, networks[0]
+        bounds = make_threat_model(first, slice(0, 1)).bounds
+        retests = [network.verify(options.examples) for network in networks]
+        examples, seed = retests[0].examples, first.config["seed"]
+        contents = {network.name: [] for network in networks}
+        for method in options.method:
+            attacks = [make_attack(method, eps, options, seed) for eps in options.eps]
+            measured = [measure_attack(networks, attack, examples) for attack in attacks]
+            for place, (network, retest) in enumerate(zip(networks, retests, strict=True)):
+                content = {
+                    "method": method,
+                    "aim": "targeted" if options.targeted else "untargeted",
+                    "made_on": first.name,
+                    "tried_on": network.name,
+                    "weights": self._read_digests(first.name, network.name),
+                    "eps_scale": EPS_SCALE,
+                    "bounds": bounds,
+                    "examples": examples,
+                    "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
+                    "ties": retest.ties,
+                    "attacks": [of_networks[place] for of_networks in measured],
+                }
+                contents[network.name].append(content)
+        return contents
+
+    def _name_files(self, cell: TrainedCell, target: str) -> list[str]:
+        """Return the name of the file in `evals/` for each method; it has a hash of the options."""
+        options, names = self.options, []
+        examples = min(options.examples or len(cell.stored[1]), len(cell.stored[1]))
+        for method in options.method:
+            attacks = [make_attack(method, e, options, cell.config["seed"]) for e in options.eps]
+            settings = [[asdict(attack) for attack in attacks], EPS_SCALE, examples]
+            digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
+            aim = "targeted" if options.targeted else "untargeted"
+            where = "" if target == cell.name else f"-on-{target}"
+            names.append(f"attack-{method}-{aim}-{digest}{where}.json")
+        return names
+
+    def _read_stored(self, source: str, target: str, files: Sequence[str]) -> list[Content]:
+        """Return the stored contents of these files; nothing if one is absent or not of today.
+
+        A result is of today if it was computed by this code, on this device and with these weights.
+        """
+        today = {
+            "code": code_identity.hash_package(),
+            "device": str(self.loader.device),
+            "weights": self._read_digests(source, target),
+        }
+        contents = []
+        for file in files:
+            if (stored := self.cells.ledger.read(source, f"{EVALUATIONS}/{file}")) is None:
+                return []
+            parse = partial(stored_files.parse_json, stored, file, "it is measured again", Attacks)
+            content = stored_files.read_if_sound(parse)
+            if content is None or any(content[key] != value for key, value in today.items()):
+                return []
+            contents.append(content)
+        return contents
+
+    def _read_digests(self, *names: str) -> list[str | None]:
+        """Return the digests of the weights of cells."""
+        results = [self.cells.ledger.read_result(name) or {} for name in names]
+        return [result.get(stored_files.DIGESTS, {}).get(WEIGHTS) for result in results]
+
+
+class AttackRow(NamedTuple):
+    """A row of the table of attacks.
+
+    Attributes:
+        group: Cells on which the images were tried; they differ only in the seed.
+        method: Method of the attacks.
+        made_on: OWN, or the name of the row on whose cells the images were made.
+        contents: Results, one for each seed.
+        own: Results of white-box attacks on the same cells.
+    """
+
+    group: CellGroup
+    method: str
+    made_on: str
+    contents: list[Content]
+    own: list[Content]
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether, with some eps, images from elsewhere succeed more often than the cells' own."""
+        found, own = (
+            [sum(result["successes"] for result in of_eps) for of_eps in zip(*attacks, strict=True)]
+            for attacks in ([c["attacks"] for c in each] for each in (self.contents, self.own))
+        )
+        return any(here > there for here, there in zip(found, own, strict=True))
+
+    def describe(self) -> str:
+        """Return the coordinates of the row, and how and where its images were made."""
+        return f"{describe_row(self.group.coordinates)} ({self.method} made on {self.made_on})"
+
+
+def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
+    """Attack every finished cell of a sweep, and publish a table of the results.
+
+    The table has a row for each method and each group of cells that differ only in the seed. With
+    `--transfer`, there are further rows for images that were made on other cells. Each result is
+    stored in the folder `evals/` of the cell on which the images were made.
+
+    Raises:
+        UserError: No cell is finished, the images of a data set show several classes, a network
+            does not reproduce its stored predictions, or no cells fit for `--transfer`.
+    """
+    pairs = [] if parsed.transfer is None else pair_groups(cells.table, parsed.transfer)
+    attacker = Attacker(cells, cells.make_loader(parsed.device), parsed)
+    for source, target in pairs:
+        for made_on, tried_on in match_cells(source, target):
+            points = attacker.targets.setdefault(made_on.signature, {})
+            points[tried_on.signature] = tried_on.point
+    evaluated = cells.evaluate_networks(attacker.loader, attacker.attack_cell)
+    rows = list(_list_rows(evaluated, pairs, parsed.method))
+    rate, aim = ("success_rate", "targeted") if parsed.targeted else ("accuracy", "untargeted")
+    lines = list[Line]()
+    for group, method, made_on, contents, _ in rows:
+        rates = [[c["clean_accuracy"] for c in contents]]
+        rates += [[c["attacks"][at][rate] for c in contents] for at in range(len(parsed.eps))]
+        names = [method, made_on] if pairs else [method]
+        lines.append((group, [*names, *sweep_cells.describe_seeds(group, contents, rates)]))
+    names = ["method", "made on"] if pairs else ["method"]
+    header = [*names, *sweep_cells.SEEDS_HEADER, "clean", *(f"eps {e:g}" for e in parsed.eps)]
+    notes = [*_describe_attacks(rows), *(_describe_transfer(rows) if pairs else [])]
+    notes.append(sweep_cells.SEEDS_NOTE)
+    cells.publish_table(f"attack-{aim}", f"{aim} attacks", header, lines, notes)
+
+
+def pair_groups(table: ResultTable, arm: str) -> list[Pair]:
+    """Pair the rows of an arm with those of all other arms, in both directions.
+
+    Raises:
+        UserError: The sweep has no such arm, or no two cells fit.
+    """
+    arms = list(dict.fromkeys(group.point.arm for group in table.groups))
+    if arm not in arms:
+        raise UserError(f"--transfer {arm}: no such arm; have {', '.join(arms)}")
+    pairs = [
+        (source, target)
+        for source in table.groups
+        for target in table.groups
+        if (source.point.arm == arm) != (target.point.arm == arm)
+        if match_cells(source, target)
+    ]
+    if not pairs:
+        raise UserError(
+            f"--transfer {arm}: no other arm has a finished cell with the data set and the seed of "
+            f"a finished cell of {arm}; train both arms with the same DATASET and SEEDS"
+        )
+    return pairs
+
+
+def match_cells(source: CellGroup, target: CellGroup) -> list[tuple[TableCell, TableCell]]:
+    """Return pairs of finished cells of two rows, with the same seed and the same test images."""
+    pairs = [(cell, target.finished.get(seed)) for seed, cell in source.finished.items()]
+    return [(a, b) for a, b in pairs if b is not None and _find_data(a) == _find_data(b)]
+
+
+def _find_data(cell: TableCell) -> tuple[Any, ...]:
+    config = cell.point.cell.config
+    return config["dataset"], config["limit_batches"]
+
+
+def _list_rows(
+    evaluated: Evaluated[list[Content]], pairs: Sequence[Pair], methods: Sequence[str]
+) -> Iterator[AttackRow]:
+    """Yield the rows of the table: for each group and method, its own attack, then the others."""
+    every = [content for _, of_cells in evaluated for contents in of_cells for content in contents]
+    results = {(c["made_on"], c["tried_on"], c["method"]): c for c in every}
+    for group, _ in evaluated:
+        sources = [source for source, target in pairs if target is group]
+        for method in methods:
+            for source in (group, *sources):
+                matched = [(a.signature, b.signature) for a, b in match_cells(source, group)]
+                made_on = OWN if source is group else describe_row(source.coordinates)
+                contents = [results[a, b, method] for a, b in matched]
+                own = [results[b, b, method] for _, b in matched]
+                yield AttackRow(group, method, made_on, contents, own)
+
+
+def _describe_transfer(rows: Sequence[AttackRow]) -> list[str]:
+    """Return notes on images that were made on other cells."""
+    notes = [TRANSFER_NOTE]
+    if masked := [row.describe() for row in rows if row.is_masked]:
+        notes.append(f"fooled more often by images made elsewhere: {', '.join(masked)}.")
+    tried = {row.group.coordinates for row in rows if row.made_on != OWN}
+    alone = {row.group.coordinates: None for row in rows if row.group.coordinates not in tried}
+    return notes + [f"no partner with its data set and seed: {describe_row(row)}." for row in alone]
+
+
+def _describe_attacks(rows: Sequence[AttackRow]) -> list[str]:
+    """Return notes that explain the numbers in the table of attacks."""
+    contents = [content for row in rows if row.made_on == OWN for content in row.contents]
+    results = [result for content in contents for result in content["attacks"]]
+    rate = "test accuracy under attack"
+    if results[0]["targeted"]:
+        rate = "success rate of attacks with each of the other classes in turn, mean over all tries"
+    bounds = ", ".join(dict.fromkeys(content["bounds"] for content in contents))
+    notes = [
+        "clean: test accuracy on the unchanged images, checked against the predictions that each "
+        f"cell stored. eps: {rate} if no value changes by more than eps; the attacker may leave an "
+        "image unchanged. A stronger attack could succeed more often.",
+        f"eps is in units of the network's input; bounds of changed values: {bounds}.",
+    ]
+    for method, of in {result["method"]: result for result in results}.items():
+        steps, restarts = count_of(of["steps"], "step"), count_of(of["restarts"], "restart")
+        reach = f"{of['step'] / of['eps']:g} eps"
+        notes.append(f"{method}: {steps} of {reach}, {restarts}, seeded by the cell's seed.")
+    flat, tries = (sum(result[key] for result in results) for key in ("flat", "tries"))
+    if flat:
+        cause = "a network that withstands an attack for that reason is not robust"
+        notes.append(f"In {flat} of {tries} tries the loss had no gradient at the image; {cause}.")
+    return notes

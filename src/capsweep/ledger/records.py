@@ -243,31 +243,6 @@ class Couplings(Record):
     iterations: list[IterationResult] | None  # None: the routing has no iterations
 
 
-class AttackResult(Record):
-    """The numbers of an attack with one eps, among others."""
-
-    successes: Count  # number of successful tries
-    tries: AtLeastOne  # number of tries
-    flat: Count  # number of tries in which the attacked network had no gradient
-    accuracy: Fraction = ABSENT  # accuracy under attack; absent if the attack is targeted
-    success_rate: Fraction = ABSENT  # present if the attack is targeted
-
-
-class Attacks(Record):
-    """The content of evals/attack-*.json: images made on one network and tried on one network."""
-
-    method: str  # fgsm, bim or pgd
-    made_on: str  # signature of the cell whose gradients changed the images
-    tried_on: str  # signature of the cell that classified the images
-    weights: list[str | None]  # digests of the weights of these two cells
-    examples: AtLeastOne  # number of test images
-    clean_accuracy: Fraction  # accuracy of `tried_on` on the unchanged images
-    bounds: str  # bounds of changed values, in words
-    attacks: list[AttackResult]  # for each eps
-    code: str  # hash of the package
-    device: str  # device of the networks
-
-
 class Manifest(Record):
     """The content of manifest.json, the first file of an export."""
 

@@ -150,24 +150,10 @@ def test_images_of_an_arm_are_tried_on_the_others_and_back(
 
     files = sorted(storage.glob("ledger/*/*/evals/attack-*-on-*.json"))
     assert len(files) == 4
-    before = {file: file.read_text() for file in files}
-    for file, text in before.items():
-        content = json.loads(text)
+    for file in files:
+        content = json.loads(file.read_text())
         pair = [file.parents[1].name, file.stem.rpartition("-on-")[2]]
         assert [content["made_on"], content["tried_on"]] == pair
-        attacks = [{**each, "successes": 30, "accuracy": 0.0} for each in content["attacks"]]
-        file.write_text(json.dumps(content | {"attacks": attacks}))
-    assert evaluate("attack", sweep, storage, *transfer) == 0  # reads what is stored
-    assert [row[7:] for row in read_rows(table)[1::2]] == [["0.00 ± 0.00 %"] * 2] * 2
-    assert "fooled more often by images made elsewhere: cnn · digits (fgsm" in table.read_text()
-    files[0].write_text("{}")
-    for file in files[1:]:
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"code": "other"}))
-    capsys.readouterr()
-    assert evaluate("attack", sweep, storage, *transfer) == 0
-    assert f"{files[0].name} is damaged" in capsys.readouterr().err
-    assert {file: file.read_text() for file in files} == before
-    assert read_rows(table) == rows
 
     first, second = find_folders(sweep, storage, "capsnet", *options)
     shutil.rmtree(first)

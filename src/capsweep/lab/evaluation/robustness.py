@@ -11,19 +11,13 @@ import json
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from capsweep.config import code_identity
 from capsweep.errors import UserError
 from capsweep.lab.evaluation import sweep_cells
 from capsweep.lab.evaluation.attack import make_attack, make_threat_model, measure_attack
 from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
 from capsweep.lab.evaluation.sweep_cells import Content, Evaluated, Line, SweepCells
-from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import EVALUATIONS
-from capsweep.ledger.records import Attacks
-from capsweep.ledger.transfer import WEIGHTS
 from capsweep.report.cells import TableCell
 from capsweep.report.grid import describe_row
 from capsweep.report.table import CellGroup, ResultTable
@@ -38,23 +32,19 @@ TRANSFER_NOTE = (
     "that fools that network is tried here, or the last start. If images made elsewhere fool a "
     "network more often than its own do, its gradients are masked, or its own attack is too weak."
 )
-Pair: TypeAlias = tuple[
-    CellGroup, CellGroup
-]  # images are made on the first, and tried on the second
+Pair: TypeAlias = tuple[CellGroup, CellGroup]  # images are made on one, and tried on the other
 
 
 @dataclass(frozen=True)
 class Attacker:
-    """An attacker of the cells of a sweep, who does not repeat attacks of which results are stored.
+    """An attacker of the cells of a sweep.
 
     Attributes:
-        cells: Cells of the sweep.
         loader: Object that loads cells onto a device.
         options: Options of the command: method, eps, steps, restarts, targeted and examples.
         targets: By signature of a cell, the other cells on which its images are tried.
     """
 
-    cells: SweepCells
     loader: CellLoader
     options: Namespace
     targets: dict[str, dict[str, Point]] = field(default_factory=dict)
@@ -62,10 +52,8 @@ class Attacker:
     def attack_cell(self, cell: TrainedCell) -> Iterator[tuple[str, Content]]:
         """Attack a cell with each method, and try the changed images on it and on its targets.
 
-        Images are changed once for all networks, and only if a result is not stored yet.
-
         Yields:
-            For each network and method, the name and content of a file for the `evals/` of the
+            For each method and network, the name and content of a file for the `evals/` of the
             attacked cell. For each eps, the content has the counts and a rate: the accuracy under
             attack or, for targeted attacks, the success rate.
 
@@ -73,82 +61,35 @@ class Attacker:
             UserError: The images show several classes, or a network does not reproduce the stored
                 predictions of the unchanged images; the error names the cell.
         """
-        targets = self.targets.get(cell.name, {})
-        files = {name: self._name_files(cell, name) for name in (cell.name, *targets)}
-        known = {name: self._read_stored(cell.name, name, files[name]) for name in files}
-        missing = [name for name, contents in known.items() if not contents]
-        if missing:
-            points = [targets[name] for name in missing if name != cell.name]
-            others = [self.loader.load(p.cell.signature, p.cell.config) for p in points]
-            known |= self._measure_networks([cell, *others])
-        for name, contents in known.items():
-            yield from zip(files[name], contents, strict=True)
-
-    def _measure_networks(self, networks: Sequence[TrainedCell]) -> dict[str, list[Content]]:
-        """Attack the first cell, and return for each cell a content for each method."""
-        options, first = self.options, networks[0]
-        bounds = make_threat_model(first, slice(0, 1)).bounds
+        options, seed = self.options, cell.config["seed"]
+        targets = self.targets.get(cell.name, {}).values()
+        networks = [cell, *(self.loader.load(p.cell.signature, p.cell.config) for p in targets)]
+        bounds = make_threat_model(cell, slice(0, 1)).bounds
         retests = [network.verify(options.examples) for network in networks]
-        examples, seed = retests[0].examples, first.config["seed"]
-        contents = {network.name: [] for network in networks}
+        examples = retests[0].examples
+        aim = "targeted" if options.targeted else "untargeted"
         for method in options.method:
             attacks = [make_attack(method, eps, options, seed) for eps in options.eps]
-            measured = [measure_attack(networks, attack, examples) for attack in attacks]
-            for place, (network, retest) in enumerate(zip(networks, retests, strict=True)):
-                content = {
-                    "method": method,
-                    "aim": "targeted" if options.targeted else "untargeted",
-                    "made_on": first.name,
-                    "tried_on": network.name,
-                    "weights": self._read_digests(first.name, network.name),
-                    "eps_scale": EPS_SCALE,
-                    "bounds": bounds,
-                    "examples": examples,
-                    "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
-                    "ties": retest.ties,
-                    "attacks": [of_networks[place] for of_networks in measured],
-                }
-                contents[network.name].append(content)
-        return contents
-
-    def _name_files(self, cell: TrainedCell, target: str) -> list[str]:
-        """Return the name of the file in `evals/` for each method; it has a hash of the options."""
-        options, names = self.options, []
-        examples = min(options.examples or len(cell.stored[1]), len(cell.stored[1]))
-        for method in options.method:
-            attacks = [make_attack(method, e, options, cell.config["seed"]) for e in options.eps]
             settings = [[asdict(attack) for attack in attacks], EPS_SCALE, examples]
             digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
-            aim = "targeted" if options.targeted else "untargeted"
-            where = "" if target == cell.name else f"-on-{target}"
-            names.append(f"attack-{method}-{aim}-{digest}{where}.json")
-        return names
-
-    def _read_stored(self, source: str, target: str, files: Sequence[str]) -> list[Content]:
-        """Return the stored contents of these files; nothing if one is absent or not of today.
-
-        A result is of today if it was computed by this code, on this device and with these weights.
-        """
-        today = {
-            "code": code_identity.hash_package(),
-            "device": str(self.loader.device),
-            "weights": self._read_digests(source, target),
-        }
-        contents = []
-        for file in files:
-            if (stored := self.cells.ledger.read(source, f"{EVALUATIONS}/{file}")) is None:
-                return []
-            parse = partial(stored_files.parse_json, stored, file, "it is measured again", Attacks)
-            content = stored_files.read_if_sound(parse)
-            if content is None or any(content[key] != value for key, value in today.items()):
-                return []
-            contents.append(content)
-        return contents
-
-    def _read_digests(self, *names: str) -> list[str | None]:
-        """Return the digests of the weights of cells."""
-        results = [self.cells.ledger.read_result(name) or {} for name in names]
-        return [result.get(stored_files.DIGESTS, {}).get(WEIGHTS) for result in results]
+            measured = [measure_attack(networks, attack, examples) for attack in attacks]
+            for place, (network, retest) in enumerate(zip(networks, retests, strict=True)):
+                where = f"-on-{network.name}" if place else ""
+                yield (
+                    f"attack-{method}-{aim}-{digest}{where}.json",
+                    {
+                        "method": method,
+                        "aim": aim,
+                        "made_on": cell.name,
+                        "tried_on": network.name,
+                        "eps_scale": EPS_SCALE,
+                        "bounds": bounds,
+                        "examples": examples,
+                        "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
+                        "ties": retest.ties,
+                        "attacks": [of_networks[place] for of_networks in measured],
+                    },
+                )
 
 
 class AttackRow(NamedTuple):
@@ -194,7 +135,7 @@ def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
             does not reproduce its stored predictions, or no cells fit for `--transfer`.
     """
     pairs = [] if parsed.transfer is None else pair_groups(cells.table, parsed.transfer)
-    attacker = Attacker(cells, cells.make_loader(parsed.device), parsed)
+    attacker = Attacker(cells.make_loader(parsed.device), parsed)
     for source, target in pairs:
         for made_on, tried_on in match_cells(source, target):
             points = attacker.targets.setdefault(made_on.signature, {})

@@ -147,12 +147,17 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
-def data_folder() -> Path:
+def shared_data() -> Path:
+    """The folder of real data, which may be absent."""
+    return Path(os.environ.get("CAPSWEEP_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def data_folder(shared_data: Path) -> Path:
     """The folder with the official MNIST files; skips visibly where it is absent."""
-    folder = Path(os.environ.get("CAPSWEEP_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
-    if not (folder / "mnist").is_dir():
-        pytest.skip(f"no real MNIST in {folder}; set CAPSWEEP_TEST_DATA")
-    return folder
+    if not (shared_data / "mnist").is_dir():
+        pytest.skip(f"no real MNIST in {shared_data}; set CAPSWEEP_TEST_DATA")
+    return shared_data
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def write_svhn(folder: Path, train: int = 20, test: int = 10) -> list[str]:
     return overrides
 
 
-def _write_matrix(folder: Path, name: str, values: np.ndarray) -> str:
+def write_matrix(folder: Path, name: str, values: np.ndarray) -> str:
     """A compressed matrix of bytes or int32 below smallnorb/, in NYU's binary format: the override
     that declares its hash.
     """
@@ -128,7 +128,7 @@ def write_smallnorb(folder: Path, train: int = 20, test: int = 10) -> list[str]:
     for seed, (prefix, count) in enumerate(zip(SMALLNORB.values(), (train, test), strict=True)):
         matrices = {"dat": noise(seed, count, 2, 96, 96), "cat": labels(count, 5).astype("<i4")}
         for kind, values in matrices.items():
-            overrides.append(_write_matrix(folder, f"{prefix}-{kind}", values))
+            overrides.append(write_matrix(folder, f"{prefix}-{kind}", values))
     return overrides
 
 
@@ -151,7 +151,7 @@ def write_viewpoints(folder: Path, train: int = 20, test: int = 10) -> list[str]
     images = write_smallnorb(folder, *sizes)
     declared = [text for text in images if ".examples." not in text]
     for prefix, count in zip(SMALLNORB.values(), sizes, strict=True):
-        declared.append(_write_matrix(folder, f"{prefix}-info", viewpoints(count)))
+        declared.append(write_matrix(folder, f"{prefix}-info", viewpoints(count)))
     return [*_declare_counts(train, test), f"dataset.examples.validation={test // 2}", *declared]
 
 

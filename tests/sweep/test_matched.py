@@ -84,7 +84,7 @@ def test_what_cannot_be_matched_is_refused(load_matched: Loaded, tmp_path: Path)
         expand.set_accuracies(sweep, points)
 
 
-def test_the_table_shows_the_accuracy_that_each_row_ended_at(
+def test_the_table_shows_the_validation_error_that_each_row_ended_at(
     load_matched: Loaded, tmp_path: Path
 ) -> None:
     sweep, points = load_matched()
@@ -94,12 +94,12 @@ def test_the_table_shows_the_accuracy_that_each_row_ended_at(
     finish_cell(tmp_path, settled[2], 0.135, 0.036)
     answer = table.build_table(sweep, settled, Ledger(tmp_path / "ledger"))
     written = formatted_table.format_table(answer)
-    assert written.header[2] == "validation accuracy"
+    assert written.header[2] == "val/error"
     assert [row[2].text for row in written.rows] == [
-        "96.20 ± 0.14 % (2)", "96.40 % (1)", "–",
+        "3.80 ± 0.14 % (2)", "3.60 % (1)", "–",
     ]  # fmt: skip
-    assert any(note.startswith("validation accuracy is that of") for note in written.notes)
-    assert "| 96.40 % (1) |" in render.render_markdown(answer)
+    assert any(note.startswith("val/error is that of") for note in written.notes)
+    assert "| 3.60 % (1) |" in render.render_markdown(answer)
 
 
 def test_one_command_runs_the_baseline_and_then_what_waits_for_it(

@@ -43,8 +43,9 @@ def prepare_job(name: str, overrides: Sequence[str], pairs: int | None) -> Shard
     """
     names = sorted(module.name for module in pkgutil.iter_modules(data_prep.__path__))
     if name not in names:
-        text = f"DATASET={name}: no job makes this data set; data_prep has {', '.join(names)}"
-        raise UserError(f"{text}; other data sets are official files, which need no shards")
+        text = f"DATASET={name}: only {', '.join(names)} is made of shards; for other data sets, "
+        text += "put the official files into a folder and type capsweep train "
+        raise UserError(f"{text}dataset={name} DATA_DIR=FOLDER")
     module = import_module(f"data_prep.{name}")
     config = compose.cell([f"dataset={name}", *overrides]).config
     digits = build.build_reader(config).read(str(places.resolve(config["places"]).data))

@@ -102,9 +102,13 @@ def parse_axis(text: str) -> Override | Interval:
     except ConfigError:
         raise
     except Exception as error:  # from Hydra, antlr, decimal, int, or deep recursion
-        what = "is not an override like key=value (text may need quotes: a='x y')"
+        what = "is not an override like key=value"
+        if re.fullmatch(r"[\w./-]*", text):
+            cure = "it has no name; type NAME=value, such as DATASET=mnist, or key=value"
+            raise ConfigError(f"{text[:MOST_LETTERS]!r} {what}: {cure}") from error
         reason = (str(error).splitlines() or [""])[0][:MOST_LETTERS] or type(error).__name__
-        raise ConfigError(f"{text[:MOST_LETTERS]!r} {what}: {reason}") from error
+        text = f"{text[:MOST_LETTERS]!r} {what} (text may need quotes: a='x y')"
+        raise ConfigError(f"{text}: {reason}") from error
 
 
 def _read_parsed(parsed: hydra.Override, text: str) -> Override | Interval:

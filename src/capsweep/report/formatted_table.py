@@ -24,7 +24,6 @@ from capsweep.statistics.seeds import LEAST_SEEDS, LEVEL, Summary, smallest_p, s
 from capsweep.sweep.expand import MATCHED_METRIC
 
 PUBLISHED = "published"
-ACCURACY = "validation accuracy"
 CONSTANT = "all equal"  # text for a difference that is the same for every seed
 
 
@@ -33,7 +32,7 @@ class FormattedField:
     """One field of a table as text."""
 
     text: str  # such as `1.23 ± 0.10 % (3)`
-    kind: Literal["coordinate", "value", "accuracy", "difference", "published"]  # what is in it
+    kind: Literal["coordinate", "value", "matched", "difference", "published"]  # what is in it
     best: bool = False  # whether the field has the best mean of its column
     column: int | None = None  # index in `ResultTable.columns`; only for values and differences
 
@@ -97,7 +96,7 @@ def _list_notes(table: ResultTable, cause: Callable[[str], str]) -> list[str]:
 
 
 def _notes_on_numbers(table: ResultTable) -> list[str]:
-    """Return notes that explain the means, intervals, differences and accuracies of a table."""
+    """Return notes that explain the means, intervals, differences and matched errors of a table."""
     summaries = [group.full_summary for group in table.groups if group.full_summary]
     number = f"{table.sweep.metric} of the last epoch: mean over (n) seeds"
     if any(summary.std is not None for summary in summaries):
@@ -108,8 +107,8 @@ def _notes_on_numbers(table: ResultTable) -> list[str]:
     if table.is_matched:
         arms = ", ".join(arm.name for arm in table.sweep.arms if arm.matched)
         notes.append(
-            f"{ACCURACY} is that of the last epoch; {arms} trained until it was that of "
-            f"{table.sweep.baseline}'s cell of the same data and seed."
+            f"{MATCHED_METRIC} is that of the last epoch; {arms} trained until it was at most "
+            f"that of {table.sweep.baseline}'s cell of the same data and seed."
         )
     return notes
 
@@ -164,11 +163,11 @@ def shorten_cause(cause: str) -> str:
 def _table_header(table: ResultTable) -> list[str]:
     columns = [table.name_column(c) or table.sweep.metric for c in range(len(table.columns))]
     prefixes = [f"{title} " if title else "" for title in table.titles]
-    accuracies = [f"{prefix}{ACCURACY}" for prefix in prefixes] if table.is_matched else []
+    matched = [f"{prefix}{MATCHED_METRIC}" for prefix in prefixes if table.is_matched]
     is_compared = table.baseline is not None
     differences = [f"{prefix}to {table.sweep.baseline}" for prefix in prefixes if is_compared]
     published = [PUBLISHED] if table.has_published else []
-    return [*table.sweep.rows, *columns, *accuracies, *differences, *published]
+    return [*table.sweep.rows, *columns, *matched, *differences, *published]
 
 
 def _format_row(table: ResultTable, row: TableRow) -> list[FormattedField]:
@@ -177,7 +176,7 @@ def _format_row(table: ResultTable, row: TableRow) -> list[FormattedField]:
         text = _format_mean(group, table.measure)
         fields.append(FormattedField(text, "value", group.is_best, group.column))
     if table.is_matched:
-        fields += [FormattedField(_format_accuracy(group), "accuracy") for group in row.values]
+        fields += [FormattedField(_format_matched(group), "matched") for group in row.values]
     if table.baseline is not None:
         for group in row.values:
             text = _format_difference(group, table.measure)
@@ -204,12 +203,12 @@ def _format_mean(group: CellGroup, measure: Measure) -> str:
     return f"{_format_summary(group.full_summary, measure)}{mark}{interval}"
 
 
-def _format_accuracy(group: CellGroup) -> str:
-    """Write the validation accuracy of the finished cells, such as `99.25 ± 0.02 % (3)`."""
+def _format_matched(group: CellGroup) -> str:
+    """Write the validation error of the finished cells, such as `3.70 ± 0.02 % (3)`."""
     metrics = [cell.result["metrics"] for cell in group.finished.values()]
-    accuracies = [1 - each[MATCHED_METRIC] for each in metrics if MATCHED_METRIC in each]
+    errors = [each[MATCHED_METRIC] for each in metrics if MATCHED_METRIC in each]
     percent = metric_format.measure_of(MATCHED_METRIC)
-    return _format_summary(summarise_values(accuracies), percent) if accuracies else MISSING
+    return _format_summary(summarise_values(errors), percent) if errors else MISSING
 
 
 def _format_difference(group: CellGroup, measure: Measure) -> str:

@@ -10,7 +10,8 @@ import hashlib
 import json
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from capsweep.errors import UserError
@@ -33,63 +34,57 @@ TRANSFER_NOTE = (
     "network more often than its own do, its gradients are masked, or its own attack is too weak."
 )
 Pair: TypeAlias = tuple[CellGroup, CellGroup]  # images are made on one, and tried on the other
+Targets: TypeAlias = dict[str, dict[str, Point]]  # cells on which images are tried, by signatures
 
 
-@dataclass(frozen=True)
-class Attacker:
-    """An attacker of the cells of a sweep.
+def attack_cell(
+    cell: TrainedCell, loader: CellLoader, options: Namespace, targets: Targets
+) -> Iterator[tuple[str, Content]]:
+    """Attack a cell with each method, and try the changed images on it and on its targets.
 
-    Attributes:
+    Args:
+        cell: The attacked cell.
         loader: Object that loads cells onto a device.
         options: Options of the command: method, eps, steps, restarts, targeted and examples.
-        targets: By signature of a cell, the other cells on which its images are tried.
+        targets: The targets of the cells.
+
+    Yields:
+        For each method and network, the name and content of a file for the `evals/` of the
+        attacked cell. For each eps, the content has the counts and a rate: the accuracy under
+        attack or, for targeted attacks, the success rate.
+
+    Raises:
+        UserError: The images show several classes, or a network does not reproduce the stored
+            predictions of the unchanged images; the error names the cell.
     """
-
-    loader: CellLoader
-    options: Namespace
-    targets: dict[str, dict[str, Point]] = field(default_factory=dict)
-
-    def attack_cell(self, cell: TrainedCell) -> Iterator[tuple[str, Content]]:
-        """Attack a cell with each method, and try the changed images on it and on its targets.
-
-        Yields:
-            For each method and network, the name and content of a file for the `evals/` of the
-            attacked cell. For each eps, the content has the counts and a rate: the accuracy under
-            attack or, for targeted attacks, the success rate.
-
-        Raises:
-            UserError: The images show several classes, or a network does not reproduce the stored
-                predictions of the unchanged images; the error names the cell.
-        """
-        options, seed = self.options, cell.config["seed"]
-        targets = self.targets.get(cell.name, {}).values()
-        networks = [cell, *(self.loader.load(p.cell.signature, p.cell.config) for p in targets)]
-        bounds = make_threat_model(cell, slice(0, 1)).bounds
-        retests = [network.verify(options.examples) for network in networks]
-        examples = retests[0].examples
-        aim = "targeted" if options.targeted else "untargeted"
-        for method in options.method:
-            attacks = [make_attack(method, eps, options, seed) for eps in options.eps]
-            settings = [[asdict(attack) for attack in attacks], EPS_SCALE, examples]
-            digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
-            measured = [measure_attack(networks, attack, examples) for attack in attacks]
-            for place, (network, retest) in enumerate(zip(networks, retests, strict=True)):
-                where = f"-on-{network.name}" if place else ""
-                yield (
-                    f"attack-{method}-{aim}-{digest}{where}.json",
-                    {
-                        "method": method,
-                        "aim": aim,
-                        "made_on": cell.name,
-                        "tried_on": network.name,
-                        "eps_scale": EPS_SCALE,
-                        "bounds": bounds,
-                        "examples": examples,
-                        "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
-                        "ties": retest.ties,
-                        "attacks": [of_networks[place] for of_networks in measured],
-                    },
-                )
+    points = targets.get(cell.name, {}).values()
+    networks = [cell, *(loader.load(p.cell.signature, p.cell.config) for p in points)]
+    bounds = make_threat_model(cell, slice(0, 1)).bounds
+    retests = [network.verify(options.examples) for network in networks]
+    examples = retests[0].examples
+    aim = "targeted" if options.targeted else "untargeted"
+    for method in options.method:
+        attacks = [make_attack(method, eps, options, cell.config["seed"]) for eps in options.eps]
+        settings = [[asdict(attack) for attack in attacks], EPS_SCALE, examples]
+        digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
+        measured = [measure_attack(networks, attack, examples) for attack in attacks]
+        for place, (network, retest) in enumerate(zip(networks, retests, strict=True)):
+            where = f"-on-{network.name}" if place else ""
+            yield (
+                f"attack-{method}-{aim}-{digest}{where}.json",
+                {
+                    "method": method,
+                    "aim": aim,
+                    "made_on": cell.name,
+                    "tried_on": network.name,
+                    "eps_scale": EPS_SCALE,
+                    "bounds": bounds,
+                    "examples": examples,
+                    "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
+                    "ties": retest.ties,
+                    "attacks": [of_networks[place] for of_networks in measured],
+                },
+            )
 
 
 class AttackRow(NamedTuple):
@@ -100,27 +95,12 @@ class AttackRow(NamedTuple):
         method: Method of the attacks.
         made_on: OWN, or the name of the row on whose cells the images were made.
         contents: Results, one for each seed.
-        own: Results of white-box attacks on the same cells.
     """
 
     group: CellGroup
     method: str
     made_on: str
     contents: list[Content]
-    own: list[Content]
-
-    @property
-    def is_masked(self) -> bool:
-        """Whether, with some eps, images from elsewhere succeed more often than the cells' own."""
-        found, own = (
-            [sum(result["successes"] for result in of_eps) for of_eps in zip(*attacks, strict=True)]
-            for attacks in ([c["attacks"] for c in each] for each in (self.contents, self.own))
-        )
-        return any(here > there for here, there in zip(found, own, strict=True))
-
-    def describe(self) -> str:
-        """Return the coordinates of the row, and how and where its images were made."""
-        return f"{describe_row(self.group.coordinates)} ({self.method} made on {self.made_on})"
 
 
 def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
@@ -135,24 +115,23 @@ def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
             does not reproduce its stored predictions, or no cells fit for `--transfer`.
     """
     pairs = [] if parsed.transfer is None else pair_groups(cells.table, parsed.transfer)
-    attacker = Attacker(cells.make_loader(parsed.device), parsed)
+    loader, targets = cells.make_loader(parsed.device), Targets()
     for source, target in pairs:
         for made_on, tried_on in match_cells(source, target):
-            points = attacker.targets.setdefault(made_on.signature, {})
-            points[tried_on.signature] = tried_on.point
-    evaluated = cells.evaluate_networks(attacker.loader, attacker.attack_cell)
+            targets.setdefault(made_on.signature, {})[tried_on.signature] = tried_on.point
+    attack = partial(attack_cell, loader=loader, options=parsed, targets=targets)
+    evaluated = cells.evaluate_networks(loader, attack)
     rows = list(_list_rows(evaluated, pairs, parsed.method))
     rate, aim = ("success_rate", "targeted") if parsed.targeted else ("accuracy", "untargeted")
     lines = list[Line]()
-    for group, method, made_on, contents, _ in rows:
+    for group, method, made_on, contents in rows:
         rates = [[c["clean_accuracy"] for c in contents]]
         rates += [[c["attacks"][at][rate] for c in contents] for at in range(len(parsed.eps))]
         names = [method, made_on] if pairs else [method]
         lines.append((group, [*names, *sweep_cells.describe_seeds(group, contents, rates)]))
     names = ["method", "made on"] if pairs else ["method"]
     header = [*names, *sweep_cells.SEEDS_HEADER, "clean", *(f"eps {e:g}" for e in parsed.eps)]
-    notes = [*_describe_attacks(rows), *(_describe_transfer(rows) if pairs else [])]
-    notes.append(sweep_cells.SEEDS_NOTE)
+    notes = [*_describe_attacks(rows), *[TRANSFER_NOTE] * bool(pairs), sweep_cells.SEEDS_NOTE]
     cells.publish_table(f"attack-{aim}", f"{aim} attacks", header, lines, notes)
 
 
@@ -204,18 +183,7 @@ def _list_rows(
                 matched = [(a.signature, b.signature) for a, b in match_cells(source, group)]
                 made_on = OWN if source is group else describe_row(source.coordinates)
                 contents = [results[a, b, method] for a, b in matched]
-                own = [results[b, b, method] for _, b in matched]
-                yield AttackRow(group, method, made_on, contents, own)
-
-
-def _describe_transfer(rows: Sequence[AttackRow]) -> list[str]:
-    """Return notes on images that were made on other cells."""
-    notes = [TRANSFER_NOTE]
-    if masked := [row.describe() for row in rows if row.is_masked]:
-        notes.append(f"fooled more often by images made elsewhere: {', '.join(masked)}.")
-    tried = {row.group.coordinates for row in rows if row.made_on != OWN}
-    alone = {row.group.coordinates: None for row in rows if row.group.coordinates not in tried}
-    return notes + [f"no partner with its data set and seed: {describe_row(row)}." for row in alone]
+                yield AttackRow(group, method, made_on, contents)
 
 
 def _describe_attacks(rows: Sequence[AttackRow]) -> list[str]:

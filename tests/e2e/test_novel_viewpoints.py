@@ -89,7 +89,7 @@ def test_the_table_has_familiar_and_novel_errors_of_networks_equally_good_at_fam
 ) -> None:
     declared = write_files(tmp_path / "data", pairs)
     places = [f"DATA_DIR={tmp_path / 'data'}", f"STORAGE={storage}", "EXECUTOR=local"]
-    small = ["ARMS=cnn,capsnet", "SEEDS=1", "EPOCHS=12", "BATCH=9", "model=matrix_capsnet_tiny"]
+    small = ["ARMS=cnn,capsnet", "SEEDS=1", "EPOCHS=8", "BATCH=9", "model=matrix_capsnet_tiny"]
     words = [*small, "optim.schedule.warmup=5", "logger=csv", "trainer.accelerator=cpu"]
     ended = capsweep("sweep", "em_viewpoint", *places, *words, *declared)
     assert ended.returncode == 0, ended.stdout + ended.stderr

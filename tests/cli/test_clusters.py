@@ -1,5 +1,6 @@
 """Sweeps that run as jobs of a cluster, or are submitted to Slurm."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from fake_programs import Programs
 
 pytest.importorskip("ray")
+from ray._raylet import AuthenticationTokenLoader
 from ray.job_submission import JobDetails
 
 from capsweep import cli
@@ -24,6 +26,16 @@ def make_job(status: str = "RUNNING", **details: Any) -> SweepJob:
 
 
 JOB = make_job()
+
+
+@pytest.fixture
+def no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine on which Ray has never made a token."""
+    with monkeypatch.context() as changed:
+        changed.setenv("HOME", str(tmp_path))
+        AuthenticationTokenLoader.instance().reset_cache()
+        yield
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 class Head:
@@ -133,6 +145,7 @@ def test_a_command_that_runs_already_is_named(
         ("plan ablation CLUSTER=local RAY_ADDRESS=head:1", "CLUSTER=local takes no RAY_ADDRESS"),
     ],
 )
+@pytest.mark.usefixtures("no_token")
 def test_what_cannot_be_submitted_is_one_line(
     words: str,
     message: str,

@@ -80,6 +80,7 @@ class Jobs(JobSubmissionClient):
         self.address = address
         os.environ["RAY_API_SERVER_ADDRESS"] = address  # Ray reads this before the argument
         with _named_faults(address):
+            ray_start.check_listening(urlsplit(address).netloc)  # Ray would first miss a token
             super().__init__(address)
 
     def _do_request(self, method: str, endpoint: str, **rest: Any) -> Any:

@@ -89,6 +89,7 @@ def test_a_missed_bar_fails_unless_it_is_quick(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # two minutes of a core alone, which other tests share
 @pytest.mark.parametrize("name", BENCHES)
 def test_every_benchmark_runs(name: str) -> None:
     measure = pkgutil.resolve_name(f"capsweep.lab.bench.{BENCHES[name]}:measure_{name}")

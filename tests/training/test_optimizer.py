@@ -14,7 +14,7 @@ from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
 from capsweep.training import build
 from capsweep.training.build import make_task
-from capsweep.training.module import decay_rate
+from capsweep.training.module import compute_rate_factor
 
 AUTHORS = {"lr": 0.001, "rate": 0.96, "steps": 2000, "floor": 1e-6}
 SMALL = "model.conv.channels=4 model.primary.types=2 model.decoder.hidden=[8]"
@@ -23,21 +23,22 @@ MATRIX = "model=matrix_capsnet_tiny routing=em"
 
 def test_decay_is_continuous_warms_up_in_equal_parts_and_ends_at_its_floor() -> None:
     for step, lr in ((0, 1e-3), (30_000, 5.4e-4), (100_000, 1.3e-4), (200_000, 1.7e-5)):
-        assert 0.001 * decay_rate(step, **AUTHORS) == pytest.approx(lr, rel=0.02)
-    assert decay_rate(1000, **AUTHORS) == pytest.approx(0.96**0.5)
-    assert decay_rate(0, **AUTHORS, warmup=0) == 1
-    warm = [decay_rate(step, **AUTHORS, warmup=4) for step in range(8)]
-    plain = [decay_rate(step, **AUTHORS) for step in range(8)]
+        assert 0.001 * compute_rate_factor(step, **AUTHORS) == pytest.approx(lr, rel=0.02)
+    assert compute_rate_factor(1000, **AUTHORS) == pytest.approx(0.96**0.5)
+    assert compute_rate_factor(0, **AUTHORS, warmup=0) == 1
+    warm = [compute_rate_factor(step, **AUTHORS, warmup=4) for step in range(8)]
+    plain = [compute_rate_factor(step, **AUTHORS) for step in range(8)]
     parts = [risen / whole for risen, whole in zip(warm, plain, strict=True)]
     assert parts == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 1])
-    assert 0.001 * decay_rate(338_432, **AUTHORS) > 1e-6
+    assert 0.001 * compute_rate_factor(338_432, **AUTHORS) > 1e-6
     for late in (338_434, 10**7):
-        assert 0.001 * decay_rate(late, **AUTHORS) == pytest.approx(1e-6)
+        assert 0.001 * compute_rate_factor(late, **AUTHORS) == pytest.approx(1e-6)
 
 
 def test_decay_by_milestones_multiplies_the_rate_at_each_of_them() -> None:
     factors = [
-        decay_rate(step, lr=0.1, rate=0.1, steps=9, floor=0, milestones=[2, 4]) for step in range(6)
+        compute_rate_factor(step, lr=0.1, rate=0.1, steps=9, floor=0, milestones=[2, 4])
+        for step in range(6)
     ]
     assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
 

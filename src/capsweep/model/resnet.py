@@ -15,13 +15,11 @@ from torch.nn import functional as F
 
 from capsweep.model.capsules import NetworkOutput
 
-STAGES = (
-    3  # stages of equal feature maps; each later stage has half the side and twice the channels
-)
+STAGES = 3  # each stage after the first has half the side and twice the channels
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions with batch normalisation, whose result is added to their input.
+    """A block of two convolutions with batch normalisation, to whose result its input is added.
 
     If the block has a stride or more outputs than inputs, the shortcut takes every `stride`-th
     pixel and adds channels of zeros. So it has no parameters (option A of the paper).
@@ -76,7 +74,10 @@ class ResNetStem(nn.Module):
         return self.blocks(torch.relu(self.norm(self.conv(images_BCHW))))
 
     def count_positions(self, size: int, key: str = "stem") -> int:
-        """Return the number of positions along an image axis of `size` pixels; it always fits."""
+        """Return the number of positions along an image axis of `size` pixels.
+
+        Every size fits, so no error names `key`.
+        """
         return -(-size // 2 ** (STAGES - 1))
 
 

@@ -90,7 +90,7 @@ class CapsuleTask(LightningModule):
         """Make the optimiser, and a schedule that changes the learning rate with every step."""
         optimizer = self.make_optimizer(self.network)
         settings = self.config["optim"]["schedule"]
-        factor = partial(decay_rate, lr=optimizer.defaults["lr"], **settings)
+        factor = partial(compute_rate_factor, lr=optimizer.defaults["lr"], **settings)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step))
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
@@ -234,7 +234,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
         write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
 
 
-def decay_rate(
+def compute_rate_factor(
     step: int,
     *,
     lr: float,

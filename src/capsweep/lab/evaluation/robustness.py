@@ -3,7 +3,7 @@
 Each network is attacked by its own gradients (a white-box attack). With `--transfer ARM`, the
 images that were changed on the networks of this arm are also tried on the networks of all other
 arms, and back. If images from elsewhere fool a network more often than its own, its gradients are
-masked (Athalye et al. 2018): it withstands its own attack because the gradients lead nowhere.
+masked (Athalye et al. 2018), or its own attack is too weak.
 """
 
 import hashlib

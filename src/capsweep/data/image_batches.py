@@ -125,7 +125,7 @@ class CroppedImages(DeviceSplit):
         if height != width or crop > width:
             raise ConfigError(
                 f"dataset.batches.crop={crop}: images must be square and at least as large as a "
-                f"crop, but are {height}x{width}"
+                f"crop, but are {height}x{width}" + pad * f" with dataset.batches.pad={pad}"
             )
         self.slack = width - crop
         self.windows = images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1)

@@ -153,15 +153,18 @@ class PrimaryCapsules(nn.Module):
 class LinearHead(nn.Module):
     """A linear layer that computes a logit from each class pose, the same layer for all classes.
 
-    Source: Tsai et al. 2020, "Capsules with Inverted Dot-Product Attention Routing".
+    Source: Tsai et al. 2020, "Capsules with Inverted Dot-Product Attention Routing". Their poses are
+    not squashed.
 
     Args:
         class_pose: Number of elements of a class capsule's pose, D.
+        squashed: Whether the layer reads squashed poses. The class scores are otherwise linear in
+            the votes if the parents are means of votes, as in EM routing.
     """
 
-    def __init__(self, class_pose: int) -> None:
+    def __init__(self, class_pose: int, squashed: bool = False) -> None:
         super().__init__()
-        self.linear = nn.Linear(class_pose, 1)
+        self.linear, self.squashed = nn.Linear(class_pose, 1), squashed
 
     def forward(self, pose_BJD: Tensor) -> Tensor:
         """Compute the logits [B, J] of the classes from the class poses.
@@ -169,7 +172,7 @@ class LinearHead(nn.Module):
         The logits have the precision of the weights, even inside autocast.
         """
         with without_autocast(pose_BJD.device.type):
-            return self.linear(pose_BJD).squeeze(-1)
+            return self.linear(squash(pose_BJD) if self.squashed else pose_BJD).squeeze(-1)
 
 
 def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | None:
@@ -177,7 +180,7 @@ def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | No
 
     Args:
         head: "length": the activations of the class capsules are the scores. "linear": a
-            `LinearHead` computes logits from the poses.
+            `LinearHead` computes logits from the poses. "squashed_linear": it reads squashed poses.
         class_pose: Number of elements of a class capsule's pose, D.
         routing: Routing of the class capsules.
 
@@ -187,8 +190,8 @@ def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | No
     Raises:
         ValueError: If `head` is "length" and the routing computes no activations of the parents.
     """
-    if head == "linear":
-        return LinearHead(class_pose)
+    if head != "length":
+        return LinearHead(class_pose, squashed=head == "squashed_linear")
     if not getattr(routing, "has_activations", True):
         raise ValueError(
             f"routing={name_variant(routing)} needs model.head=linear; add model.head=linear "

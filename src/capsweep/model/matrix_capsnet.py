@@ -195,7 +195,7 @@ class MatrixCapsNet(nn.Module):
             convolutional capsules.
         routing: Factory of the routing, used in every capsule layer.
         head: "length": the activations of the class capsules are the scores. "linear": a
-            `LinearHead` computes logits from the poses.
+            `LinearHead` computes logits from the poses. "squashed_linear": it reads squashed poses.
         votes: Options of the votes. `shared`: whether all children of a layer share one weight
             matrix for each parent type. If `votes` is None, they do not.
 

@@ -19,7 +19,7 @@ from capsweep.data.digits import DigitsReader
 from capsweep.errors import ConfigError
 from capsweep.lab.evaluation.attack import find_logits
 from capsweep.model.capsnet import CapsNet
-from capsweep.model.capsules import LinearHead
+from capsweep.model.capsules import LinearHead, squash
 from capsweep.training import build
 from capsweep.training.size import measure_size
 
@@ -92,13 +92,17 @@ def test_all_variants_of_a_seed_begin_with_the_same_weights(model: str) -> None:
         assert all(torch.equal(parameters[name], first[name]) for name in shared)
 
 
-def test_a_linear_head_reads_a_logit_off_each_pose_by_the_weights_of_all() -> None:
-    network = make_network("model=capsnet_tiny")
+@pytest.mark.parametrize("head", ["linear", "squashed_linear"])
+def test_a_linear_head_reads_a_logit_off_each_pose_by_the_weights_of_all(head: str) -> None:
+    lines = "dataset=digits", "loss=cross_entropy", "model=capsnet_tiny", "routing=em"
+    config = compose.cell([*lines, f"model.head={head}"]).config
+    network = build.build_network(config)
     assert isinstance(network, CapsNet)
     assert isinstance(network.head, LinearHead)
     output = network(load_digits()[0])
     weight_D, bias = network.head.linear.weight[0], network.head.linear.bias
-    torch.testing.assert_close(output.scores_BN, output.pose_BJD @ weight_D + bias)
+    read_BJD = output.pose_BJD if head == "linear" else squash(output.pose_BJD)
+    torch.testing.assert_close(output.scores_BN, read_BJD @ weight_D + bias)
     assert torch.equal(find_logits(output), output.scores_BN)  # what attacks climb
 
 
@@ -127,9 +131,10 @@ def test_a_routing_that_a_network_cannot_take_is_refused_in_one_line_with_the_cu
         measure_size(config)
 
 
-def test_logits_of_a_linear_head_are_refused_where_a_loss_takes_lengths() -> None:
-    with pytest.raises(ConfigError, match=r"^model\.head=linear .* set loss=cross_entropy$"):
-        compose.cell(["model=capsnet_tiny", "model.head=linear"])
+@pytest.mark.parametrize("head", ["linear", "squashed_linear"])
+def test_logits_of_a_linear_head_are_refused_where_a_loss_takes_lengths(head: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^model\.head={head} .* set loss=cross_entropy$"):
+        compose.cell(["model=capsnet_tiny", f"model.head={head}"])
 
 
 @every_network

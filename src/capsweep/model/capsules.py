@@ -153,8 +153,8 @@ class PrimaryCapsules(nn.Module):
 class LinearHead(nn.Module):
     """A linear layer that computes a logit from each class pose, the same layer for all classes.
 
-    Source: Tsai et al. 2020, "Capsules with Inverted Dot-Product Attention Routing". Their poses are
-    not squashed.
+    Source: Tsai et al. 2020, "Capsules with Inverted Dot-Product Attention Routing", with
+    poses that are not squashed.
 
     Args:
         class_pose: Number of elements of a class capsule's pose, D.

@@ -1,6 +1,5 @@
 """Sweeps that run as jobs of a cluster, or are submitted to Slurm."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,8 @@ import pytest
 from fake_programs import Programs
 
 pytest.importorskip("ray")
-from ray._raylet import AuthenticationTokenLoader
 from ray.job_submission import JobDetails
+from ray_nodes import no_token as no_token  # a fixture
 
 from capsweep import cli
 from capsweep.cli import sweep as commands
@@ -26,16 +25,6 @@ def make_job(status: str = "RUNNING", **details: Any) -> SweepJob:
 
 
 JOB = make_job()
-
-
-@pytest.fixture
-def no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A machine on which Ray has never made a token."""
-    with monkeypatch.context() as changed:
-        changed.setenv("HOME", str(tmp_path))
-        AuthenticationTokenLoader.instance().reset_cache()
-        yield
-    AuthenticationTokenLoader.instance().reset_cache()
 
 
 class Head:

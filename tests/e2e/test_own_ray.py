@@ -13,6 +13,7 @@ from pathlib import Path
 import commands
 import processes
 import pytest
+from ray_nodes import no_token as no_token  # a fixture
 
 from capsweep.errors import ConfigError
 from capsweep.runtime import ray_start
@@ -30,6 +31,7 @@ LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 MARK = "CAPSWEEP_TEST_RAY"  # in the environment of all that a command starts
 
 
+@pytest.mark.usefixtures("no_token")  # Ray must not miss it first
 @pytest.mark.parametrize("address", ["silent", "head", "head:port", "127.0.0.1:70000"])
 def test_no_cluster_at_an_address(address: str) -> None:
     if address == "silent":  # one of this machine at which nobody listens

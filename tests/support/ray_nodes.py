@@ -25,6 +25,18 @@ ENDS = 30.0  # seconds, within which a node that is told to end has ended
 STORE = 100 * 2**20  # bytes of the object store
 
 
+@pytest.fixture
+def no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine on which Ray has never made a token."""
+    from ray._raylet import AuthenticationTokenLoader  # capsweep must be imported before Ray
+
+    with monkeypatch.context() as changed:
+        changed.setenv("HOME", str(tmp_path))
+        AuthenticationTokenLoader.instance().reset_cache()
+        yield
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
 @dataclass(frozen=True)
 class Node:
     """One `ray start --block` and what it started.

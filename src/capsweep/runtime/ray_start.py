@@ -276,11 +276,13 @@ def _has_raylet() -> bool:
 
 
 def check_listening(address: str) -> None:
-    """Raise OSError if nothing listens at `address`.
+    """Raise OSError if nothing listens at `address`, or if its port is not a number.
 
     Only addresses of the form host:port are checked. Without this check, Ray would try to connect
     for many minutes.
     """
     host, colon, port = address.rpartition(":")
-    if colon and "://" not in address and port.isdecimal():
+    if colon and "://" not in address:
+        if not port.isdecimal():
+            raise OSError(f"the port must be a number, not {port}")
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()

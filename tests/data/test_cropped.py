@@ -106,6 +106,8 @@ def test_padded_images_are_cropped_beyond_their_border_in_training_only() -> Non
         np.testing.assert_allclose(found_NCHW[n].numpy(), expected, atol=1e-6)
     whole = test.evaluation_batch(slice(0, COUNT)).images_BCHW
     np.testing.assert_allclose(whole.numpy(), PHOTOGRAPHS.images_NCHW.numpy() / 255, atol=1e-6)
+    with pytest.raises(ConfigError, match=r"=14: .* are 13x13 with dataset\.batches\.pad=2$"):
+        cropped(PHOTOGRAPHS, crop=14, pad=pad)
 
 
 @pytest.mark.parametrize("value", [0, 1, 255])

@@ -123,9 +123,10 @@ class CroppedImages(DeviceSplit):
             images_NCHW = F.pad(images_NCHW, [pad] * 4)
         height, width = images_NCHW.shape[2:]
         if height != width or crop > width:
+            padded = f" with dataset.batches.pad={pad}" if pad else ""
             raise ConfigError(
                 f"dataset.batches.crop={crop}: images must be square and at least as large as a "
-                f"crop, but are {height}x{width}" + pad * f" with dataset.batches.pad={pad}"
+                f"crop, but are {height}x{width}{padded}"
             )
         self.slack = width - crop
         self.windows = images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1)

@@ -74,8 +74,11 @@ def test_a_number_used_again_is_another_process() -> None:
     assert me.model_copy(update={"started": "0"}).is_dead
 
 
-def test_a_beat_that_stands_still_for_a_lease_is_a_dead_ones(tmp_path: Path) -> None:
-    watch = LeaseMonitor(clock=(clock := Clock()))
+def test_a_beat_that_stands_still_for_a_lease_is_a_dead_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", clock := Clock())
+    watch = LeaseMonitor()
     assert not watch.is_dead(foreign(tmp_path, beat=3))
     clock.now += LEASE_SECONDS
     assert not watch.is_dead(foreign(tmp_path, beat=4)), "it has beaten meanwhile"
@@ -86,8 +89,11 @@ def test_a_beat_that_stands_still_for_a_lease_is_a_dead_ones(tmp_path: Path) -> 
         assert mine.generation == 2
 
 
-def test_a_lease_is_its_owners_and_not_the_next_ones(tmp_path: Path) -> None:
-    watch = LeaseMonitor(clock=(clock := Clock()))
+def test_a_lease_is_its_owners_and_not_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", clock := Clock())
+    watch = LeaseMonitor()
     first = foreign(tmp_path, pid=1)
     assert not watch.is_dead(first)
     clock.now += LEASE_SECONDS  # meanwhile it ended, and another claimed the cell as the first did
@@ -107,8 +113,8 @@ def test_a_lease_is_its_owners_and_not_the_next_ones(tmp_path: Path) -> None:
 
 
 def test_a_clock_set_back_breaks_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert LeaseMonitor().clock is time.monotonic
-    watch = LeaseMonitor(clock=(clock := Clock()))
+    monkeypatch.setattr(time, "monotonic", clock := Clock())
+    watch = LeaseMonitor()
     watch.is_dead(foreign(tmp_path))
     monkeypatch.setattr(time, "time", lambda: 0.0)
     os.utime(tmp_path / "claims" / f"{SIGNATURE}.000001", (2**31, 2**31))

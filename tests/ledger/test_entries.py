@@ -62,7 +62,7 @@ def test_a_deterministic_failure_of_the_same_code_fails_again(ledger: Ledger) ->
         ("ValueError: a bug", "other code", False),
         ("OutOfMemoryError: 3 GiB", code_identity.hash_package(), False),
         ("DataError: file is gone", code_identity.hash_package(), False),
-        (causes.describe_lost_worker("killed"), code_identity.hash_package(), False),
+        (f"{causes.LOST_WORKER}killed", code_identity.hash_package(), False),
     ):
         folder = folder_of(cell.signature)
         ledger.store.write(f"{folder}/error.txt", f"{cause}\n\ntrace".encode())

@@ -14,7 +14,7 @@ GIB = 2**30
 FINISHED = Outcome({"metrics": {}})
 OUT_OF_MEMORY = Outcome(cause="OutOfMemoryError: CUDA out of memory")
 NODE_MEMORY = Outcome(cause=causes.NODE_MEMORY)
-LOST = Outcome(cause=causes.describe_lost_worker("killed"))
+LOST = Outcome(cause=f"{causes.LOST_WORKER}killed")
 
 
 class RecordingListener:

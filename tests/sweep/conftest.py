@@ -23,6 +23,8 @@ def make_queue(tmp_path: Path) -> MakeQueue:
         composed = [compose.cell([f"places.storage={tmp_path}", *cell]) for cell in cells]
         jobs = [Job(cell, Labels(), cell.config["resources"]["cpu"]) for cell in composed]
         ledger, listener = Ledger(tmp_path / "ledger"), RecordingListener()
-        return JobQueue(jobs, ledger, listener, DeclaredCosts(per_epoch), limits), listener
+        return JobQueue(
+            jobs, ledger, listener, DeclaredCosts(per_epoch), limits or Limits()
+        ), listener
 
     return make

@@ -12,8 +12,9 @@ HOUR = 3600.0
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr(time, "monotonic", clock := Clock())
+    return clock
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_what_is_no_number_of_hours_is_refused(text: str) -> None:
 
 
 def test_what_would_not_fit_into_the_hours_left_does_not_start(clock: Clock) -> None:
-    limits = Limits(wall=8 * HOUR, clock=clock)
+    limits = Limits(wall=8 * HOUR)
     clock.now += 5 * HOUR
     assert limits.can_start(3 * HOUR)
     assert not limits.can_start(3.1 * HOUR)
@@ -48,7 +49,7 @@ def test_what_would_not_fit_into_the_hours_left_does_not_start(clock: Clock) -> 
 
 
 def test_a_budget_starts_nothing_of_unknown_length_and_never_interrupts(clock: Clock) -> None:
-    limits = Limits(budget=HOUR, clock=clock)
+    limits = Limits(budget=HOUR)
     assert not limits.can_start(None)
     assert not limits.can_start(2 * HOUR)
     clock.now += 2 * HOUR
@@ -58,7 +59,7 @@ def test_a_budget_starts_nothing_of_unknown_length_and_never_interrupts(clock: C
 
 
 def test_cells_leave_when_the_hours_are_over(clock: Clock) -> None:
-    limits = Limits(budget=9, wall=HOUR, clock=clock)
+    limits = Limits(budget=9, wall=HOUR)
     clock.now += HOUR / 2
     assert limits.leave_at == pytest.approx(time.time() + HOUR / 2, abs=60)
     assert limits.stop_reason == "no other cell fits into BUDGET and MAX_HOURS"

@@ -1,6 +1,7 @@
 """The queue of a sweep: order, retries, bounds, lost workers, cells of other drivers."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def test_a_cell_of_unknown_length_starts_before_a_known_one(tmp_path: Path) -> N
     costs = Estimates(None)
     ended = {"steps": 10, "seconds": {"fit": 3.0, "total": 4.0}}
     costs.add({"shape": jobs[0].cell.shape, **ended})
-    queue = JobQueue(jobs, Ledger(tmp_path), RecordingListener(), costs)
+    queue = JobQueue(jobs, Ledger(tmp_path), RecordingListener(), costs, Limits())
     assert [draw_job(queue).cell for _ in jobs] == [jobs[1].cell, jobs[0].cell]
 
 
@@ -177,11 +178,11 @@ def test_a_shape_whose_measurement_must_wait_for_a_gpu_is_measured_later(
 
 
 def test_a_sweep_ends_whose_next_cell_would_not_fit_into_the_time_left(
-    make_queue: MakeQueue,
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock := Clock())
     cells = [[f"seed={seed}", "epochs=10"] for seed in range(2)]
-    queue, _ = make_queue(*cells, per_epoch=1.0, limits=Limits(wall=15, clock=clock))
+    queue, _ = make_queue(*cells, per_epoch=1.0, limits=Limits(wall=15))
     job = start_job(queue)
     assert queue.next_job() is None, "what is started must start at once"
     clock.now += 9
@@ -193,10 +194,10 @@ def test_a_sweep_ends_whose_next_cell_would_not_fit_into_the_time_left(
 
 
 def test_a_bound_that_is_reached_ends_a_sweep_whose_jobs_wait_for_a_node(
-    make_queue: MakeQueue,
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
-    queue, _ = make_queue(["seed=0"], ["seed=1"], limits=Limits(wall=10, clock=clock))
+    monkeypatch.setattr(time, "monotonic", clock := Clock())
+    queue, _ = make_queue(["seed=0"], ["seed=1"], limits=Limits(wall=10))
     first = draw_job(queue)
     clock.now += 11
     assert queue.is_exhausted
@@ -230,7 +231,7 @@ def test_a_cell_whose_other_owner_dies_is_run_here(
 ) -> None:
     monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
     queue, _ = make_queue(["seed=0"])
-    queue._monitor.clock = clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock := Clock())
     job = draw_job(queue)
     owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
     path = f"claims/{job.cell.signature}.000004"

@@ -16,6 +16,7 @@ from capsweep.report import render, table
 from capsweep.report.table import ResultTable
 from capsweep.sweep import choices, expand, search, trials
 from capsweep.sweep import queue as queues
+from capsweep.sweep.estimates import Limits
 from capsweep.sweep.search import TrialQueue
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking.content import make_labels
@@ -56,7 +57,7 @@ def ledger(tmp_path: Path) -> Ledger:
 def open_queue(sweep: Sweep, ledger: Ledger) -> TrialQueue:
     """The trials of a search without an executor."""
     known = trials.read_trials(sweep, ledger)
-    return TrialQueue(sweep, known, ledger, RecordingListener(), "none")
+    return TrialQueue(sweep, known, ledger, RecordingListener(), "none", Limits())
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import PurePath
 
 from capsweep.config import places
@@ -64,8 +63,8 @@ def run_show(parsed: argparse.Namespace) -> None:
     """Print everything that is known of a cell, as text or as JSON."""
     ledger = open_ledger(parsed)
     signature = find_signature(ledger, parsed.signature)
-    provenance = stored_files.read_if_sound(partial(ledger.read_provenance, signature)) or {}
-    science = stored_files.read_if_sound(partial(ledger.read_science, signature))
+    provenance = stored_files.read_if_sound(ledger.read_provenance, signature) or {}
+    science = stored_files.read_if_sound(ledger.read_science, signature)
     (cell,) = listing.list_cells(ledger, [signature])
     entry = cell.entry
     failure = listing.read_failure(ledger, signature) if entry.status == "failed" else ""

@@ -13,22 +13,10 @@ from typing import Any
 from capsweep.errors import ConfigError
 
 SIGNATURE_VERSION = 1
-NO_SEED = "\0"  # placeholder for the seed; no configuration contains this character
+NO_VALUE = "\0"  # placeholder for a value; no configuration contains this character
 
-# Science settings decide the numbers and are hashed; all other keys at the root are logistics.
-SCIENCE = (
-    "dataset",
-    "model",
-    "routing",
-    "loss",
-    "optim",
-    "seed",
-    "epochs",
-    "batch_size",
-    "precision",
-    "limit_batches",
-    "stop_accuracy",
-)
+# Keys at the root that are logistics. All other keys are science: they decide the numbers and are
+# hashed, so that a new key is hashed unless it is added here.
 LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 
 # Keys inside science groups that are logistics, and so are not hashed.
@@ -142,7 +130,7 @@ class Cell:
 
         A `_target_` that has moved has its first path here, not its current path.
         """
-        science = {key: self.config[key] for key in SCIENCE}
+        science = {key: value for key, value in self.config.items() if key not in LOGISTICS}
         return rename_targets(reduce(remove_key, LOGISTICS_INSIDE, science), MOVED_TARGETS)
 
     @cached_property
@@ -154,17 +142,14 @@ class Cell:
     @cached_property
     def _hashed_text(self) -> tuple[str, str]:
         """The hashed text of the signature in two parts: before and after the value of the seed."""
-        before, after = _write_hashed({**self.science, "seed": NO_SEED}).split(json.dumps(NO_SEED))
-        return before, after
+        return _split_hashed(self.science, "seed")
 
     def list_shorter(self) -> Iterator[tuple[int, str]]:
         """Yield epochs and signature of each cell with fewer epochs and otherwise equal science.
 
         The cell with the most epochs comes first.
         """
-        before, after = _write_hashed({**self.science, "epochs": NO_SEED}).split(
-            json.dumps(NO_SEED)
-        )
+        before, after = _split_hashed(self.science, "epochs")
         for epochs in range(self.config["epochs"] - 1, 0, -1):
             yield epochs, _hash_text(f"{before}{epochs}{after}")
 
@@ -227,19 +212,29 @@ class Cell:
         return cls(config=plain["config"], overrides=tuple(plain["overrides"]))
 
 
-def hash_science(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
+def hash_science(science: Mapping[str, Any]) -> str:
     """Compute the signature of a canonical science configuration.
 
     The configuration must include the fingerprint of the data.
     """
-    return _hash_text(_write_hashed(science, version))
+    return _hash_text(_write_hashed(science))
 
 
-def _write_hashed(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
+def _write_hashed(science: Mapping[str, Any]) -> str:
     """Write the text that a signature hashes: version, and science without neutral values."""
     absent = (path for path, neutral in NEUTRAL.items() if get(science, path) == neutral)
     hashed = reduce(remove_key, absent, dict(science))
-    return json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
+    content = {"version": SIGNATURE_VERSION, "science": hashed}
+    return json.dumps(content, sort_keys=True, allow_nan=False)
+
+
+def _split_hashed(science: Mapping[str, Any], key: str) -> tuple[str, str]:
+    """Return the text that a signature hashes, in two parts: before and after the value of a key.
+
+    The key is at the root and has no neutral value.
+    """
+    before, after = _write_hashed({**science, key: NO_VALUE}).split(json.dumps(NO_VALUE))
+    return before, after
 
 
 def _hash_text(text: str) -> str:

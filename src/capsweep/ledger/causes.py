@@ -34,6 +34,7 @@ class CauseKind(StrEnum):
     UNKNOWN = "unknown"  # any other type of exception
 
 
+LOST_WORKER = "WorkerLost: "  # begins the cause if the cell's process ended; the reason follows
 NODE_MEMORY = "OutOfMemory: Ray ended the worker because its node ran out of memory"
 
 # After a failure of these kinds, the same code fails again with the same configuration.
@@ -99,15 +100,6 @@ def _describe_error(error: BaseException) -> str:
         return line
     known = next((base.__name__ for base in type(error).__mro__ if base.__name__ in KINDS), None)
     return line if known is None else f"{known}: {line}"
-
-
-def describe_lost_worker(why: str) -> str:
-    """Build the cause of a failure from the reason why the cell's process ended.
-
-    Args:
-        why: Why the process ended.
-    """
-    return f"WorkerLost: {why}"
 
 
 def is_lost_worker(cause: str) -> bool:

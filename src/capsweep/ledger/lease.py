@@ -17,7 +17,6 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -259,14 +258,10 @@ def _create_claim_file(path: Path) -> bool:
 class LeaseMonitor:
     """A monitor that recognises whether the owner of a claim has ended.
 
-    It measures time only with the clock of this process.
-
-    Args:
-        clock: Returns the present time in seconds, which must never go back.
+    It measures time only with the clock of this process, which never goes back.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
         self._seen: dict[str, tuple[Claim, float]] = {}
 
     def is_dead(self, claim: Claim) -> bool:
@@ -277,7 +272,7 @@ class LeaseMonitor:
         """
         if claim.owner.is_dead:
             return True
-        now = self.clock()
+        now = time.monotonic()
         last, since = self._seen.get(claim.signature, (None, now))
         if last != claim:
             self._seen[claim.signature] = (claim, now)

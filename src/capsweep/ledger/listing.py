@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from capsweep.config.cell import flatten
@@ -92,12 +91,12 @@ def list_cells(ledger: Ledger, signatures: Iterable[str]) -> list[ListedCell]:
 
 
 def _read_cell(ledger: Ledger, signature: str, entry: Entry) -> ListedCell:
-    read = partial(ledger.read_provenance, signature, entry.result)
-    provenance = stored_files.read_if_sound(read) or {}
+    read_if_sound = stored_files.read_if_sound
+    provenance = read_if_sound(ledger.read_provenance, signature, entry.result) or {}
     # A provenance of an earlier version lacks the science configuration. Only in this case is
     # config.yaml read, because a second read is slow.
     if (science := provenance.get("science")) is None:
-        science = stored_files.read_if_sound(partial(ledger.read_science, signature)) or {}
+        science = read_if_sound(ledger.read_science, signature) or {}
     tracking = provenance.get("tracking", {})
     entry = ledger.judge(signature, entry, science) if science else entry
     origin = {"sweep": tracking.get("group"), "arm": tracking.get("job_type")}
@@ -200,7 +199,7 @@ def read_failure(ledger: Ledger, signature: str) -> str:
 
     A damaged file is reported on stderr.
     """
-    content = stored_files.read_if_sound(partial(ledger.read, signature, FAILURE)) or b""
+    content = stored_files.read_if_sound(ledger.read, signature, FAILURE) or b""
     return content.decode(errors="replace").strip()
 
 

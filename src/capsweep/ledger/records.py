@@ -8,15 +8,7 @@ import sys
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from capsweep.statistics import metric_format
 from capsweep.storage.files import hash_bytes
@@ -49,7 +41,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 AtLeastOne = Annotated[int, Field(ge=1, lt=2**63)]
 Memory = dict[str, Count | None]  # bytes, by "process" and "gpu"; None: unknown, or no GPU
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digests = dict[str, Digest]
 Date = Annotated[str, AfterValidator(_check_date)]
 Metrics = Annotated[dict[str, float], AfterValidator(_check_metrics)]

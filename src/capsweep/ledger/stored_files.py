@@ -68,13 +68,13 @@ def report_damage(where: str, cure: str) -> Iterator[None]:
         raise damage_error(where, error, cure) from error
 
 
-def read_if_sound(read: Callable[[], Value]) -> Value | None:
-    """Return the value of `read()`, or None if `read()` raises DamageError.
+def read_if_sound(read: Callable[..., Value], *arguments: Any) -> Value | None:
+    """Return the value of `read(*arguments)`, or None if the call raises DamageError.
 
     The error is printed to stderr.
     """
     try:
-        return read()
+        return read(*arguments)
     except DamageError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return None

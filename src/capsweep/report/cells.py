@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from capsweep.errors import UserError
@@ -99,8 +98,8 @@ def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, TableCell]:
         return TableCell(
             places[signature],
             entries[signature],
-            stored_files.read_if_sound(partial(ledger.read_provenance, signature, result)) or {},
-            stored_files.read_if_sound(partial(ledger.read_rows, signature)) or (),
+            stored_files.read_if_sound(ledger.read_provenance, signature, result) or {},
+            stored_files.read_if_sound(ledger.read_rows, signature) or (),
             ledger.list_files(signature, EVALUATIONS),
             ledger.locate_files(signature, result),
         )

@@ -20,7 +20,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -147,8 +146,8 @@ def _add_measurements(estimates: Estimates, ledger: Ledger) -> None:
     store, cure = ledger.store, "remove it; plan --calibrate writes it again"
     for path in (f"measurements/{name}" for name in store.list_names("measurements")):
         content, where = store.read(path) or b"", join(store.root, path)
-        parse = partial(stored_files.parse_json, content, where, cure, Measurement)
-        if (plain := stored_files.read_if_sound(parse)) is not None:
+        arguments = content, where, cure, Measurement
+        if plain := stored_files.read_if_sound(stored_files.parse_json, *arguments):
             estimates.add_measurement(Measurement(**plain))
 
 
@@ -181,22 +180,18 @@ class Limits:
     Args:
         budget: BUDGET in seconds; None for no limit.
         wall: MAX_HOURS in seconds; None for no limit.
-        clock: A function that returns the present time in seconds.
+
+    Attributes:
+        refusal: The reason why no other cell may start, whatever the time; empty: there is none.
     """
 
-    def __init__(
-        self,
-        budget: float | None = None,
-        wall: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.budget, self.wall, self._clock = budget, wall, clock
-        self._started_at = clock()
-        self._refusal: str | None = None
+    def __init__(self, budget: float | None = None, wall: float | None = None) -> None:
+        self.budget, self.wall, self.refusal = budget, wall, ""
+        self._started_at = time.monotonic()
 
     @property
     def _passed(self) -> float:
-        return self._clock() - self._started_at
+        return time.monotonic() - self._started_at
 
     @property
     def has_bounds(self) -> bool:
@@ -213,26 +208,20 @@ class Limits:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether MAX_HOURS is reached, or `refuse_more` was called.
+        """Whether MAX_HOURS is reached, or there is a `refusal`.
 
         If so, running cells stop after their present epoch, and no other cell starts.
         """
-        if self._refusal is None and self.wall is not None and self._passed >= self.wall:
-            self.refuse_more("MAX_HOURS is reached")
-        return self._refusal is not None
+        return bool(self.refusal) or (self.wall is not None and self._passed >= self.wall)
 
     @property
     def stop_reason(self) -> str:
         """The reason why cells were not run, for a message."""
-        if self.is_stopping and self._refusal is not None:
-            return self._refusal
+        if self.is_stopping:
+            return self.refusal or "MAX_HOURS is reached"
         bounds = {"BUDGET": self.budget, "MAX_HOURS": self.wall}
         names = [name for name, bound in bounds.items() if bound is not None]
         return f"no other cell fits into {' and '.join(names)}"
-
-    def refuse_more(self, why: str) -> None:
-        """Let no other cell start, and keep the reason, which `stop_reason` returns."""
-        self._refusal = why
 
     def can_start(self, seconds: float | None) -> bool:
         """Return whether a cell may start, given its estimated `seconds` (None if unknown)."""

@@ -60,10 +60,10 @@ class Attempts:
         self.furthest = max(began, self.furthest)
         if self.fruitless < MOST_FRUITLESS:
             return None
-        why = cause.removeprefix(causes.describe_lost_worker(""))
-        return causes.describe_lost_worker(
-            f"{why}; {self.fruitless} workers in a row were lost without a newer checkpoint: the "
-            "cell may kill its worker, or an epoch may take longer than a node is available"
+        return (
+            f"{causes.LOST_WORKER}{cause.removeprefix(causes.LOST_WORKER)}; {self.fruitless} "
+            "workers in a row were lost without a newer checkpoint: the cell may kill its worker, "
+            "or an epoch may take longer than a node is available"
         )
 
 
@@ -95,12 +95,10 @@ class JobQueue:
         ledger: Ledger,
         progress: SweepProgress,
         costs: Estimates,
-        limits: Limits | None = None,
+        limits: Limits,
     ) -> None:
-        self.ledger, self.progress, self.costs = ledger, progress, costs
-        self.limits = limits or Limits()
-        self.capacity = Capacity()
-        self.sharing = GpuSharing()
+        self.ledger, self.progress, self.costs, self.limits = ledger, progress, costs, limits
+        self.capacity, self.sharing = Capacity(), GpuSharing()
         self.failed: dict[str, str] = {}
         self._pending = sorted(jobs, key=lambda job: -(costs.seconds(job.cell) or math.inf))
         self._running: dict[str, Job] = {}
@@ -180,7 +178,7 @@ class JobQueue:
             return  # reported twice: the worker was lost after it reported the end
         self._begun.discard(_key(job))
         if outcome.ends_sweep:
-            self.limits.refuse_more(outcome.paused)
+            self.limits.refusal = outcome.paused
         if outcome.elsewhere is not None:
             self.progress.on_end(job.cell.signature, outcome)
             self._awaited[job.cell.signature] = job

@@ -10,8 +10,8 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,10 +89,15 @@ def execute(
     """
     scratch.mkdir(parents=True, exist_ok=True)
     imports = _choose_imports(queue, declared) if work is run_job else ()
+    size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
+    address = config["cluster"]["address"]
     with (
         suppress(ray_start.RayLostError),
         tempfile.TemporaryDirectory(dir=scratch, prefix=make_scratch_prefix("sweep")) as folder,
-        _connected(config, declared, imports) as required,
+        package_files.staged_packages_for(address) as package,
+        ray_start.connected(address, *size, package, imports),
+        # The nodes of a joined cluster must meet these requirements.
+        cluster_nodes.node_requirements(config) if address else nullcontext() as required,
     ):
         nodes = ClusterNodes(config["cluster"])
         capacity = nodes.read_capacity()
@@ -151,28 +156,6 @@ def _choose_imports(queue: JobQueue, declared: Capacity | None) -> tuple[str, ..
     machine = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(provenance.list_gpus()))
     has_cell_per_core = machine.gpu == 0 and queue.count_left >= machine.cpu
     return (__name__, "capsweep.training.fit") if has_cell_per_core else ()
-
-
-@contextmanager
-def _connected(
-    config: Mapping[str, Any], declared: Capacity | None, imports: Sequence[str]
-) -> Iterator[dict[str, Any] | None]:
-    """Start a local Ray cluster, or join the cluster of the configuration.
-
-    Yield None for a local cluster. For a joined cluster, yield the requirements that its nodes must
-    meet.
-    """
-    if (address := config["cluster"]["address"]) is None:
-        size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
-        with ray_start.connected(None, *size, imports=imports):
-            yield None
-        return
-    with (
-        package_files.staged_packages_for(address) as package,
-        ray_start.connected(address, package=package),
-        cluster_nodes.node_requirements(config) as required,
-    ):
-        yield required
 
 
 def _run_trial(config: Mapping[str, Any], work: Work, required: Mapping[str, Any] | None) -> None:
@@ -329,4 +312,4 @@ def describe_error(text: str, place: str = "") -> str:
     if any(sign in text for sign in LOW_ON_MEMORY):
         return causes.NODE_MEMORY
     words = " ".join(DETAILS.sub("", text).split())[-LONGEST:]  # Ray gives the reason at the end
-    return causes.describe_lost_worker(f"its worker{place} was lost: {words or 'no reason given'}")
+    return f"{causes.LOST_WORKER}its worker{place} was lost: {words or 'no reason given'}"

@@ -71,7 +71,7 @@ class TrialQueue(JobQueue):
         ledger: Ledger,
         progress: SweepProgress,
         mode: str,
-        limits: Limits | None = None,
+        limits: Limits,
     ) -> None:
         super().__init__([], ledger, progress, Estimates(None), limits)
         self.sweep, self.search, self.mode = sweep, search_of(sweep), mode

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from capsweep.config import overrides as grammar
@@ -53,8 +52,7 @@ def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
     """Read the trials of a search from a ledger, in the order in which the trials began."""
 
     def read_provenance(signature: str) -> tuple[str, str, Mapping[str, Any]]:
-        read = partial(ledger.read_provenance, signature)
-        recorded = stored_files.read_if_sound(read) or {}
+        recorded = stored_files.read_if_sound(ledger.read_provenance, signature) or {}
         return str(recorded.get("started")), signature, recorded
 
     with ThreadPoolExecutor(READERS) as pool:

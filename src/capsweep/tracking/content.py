@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from capsweep.config.cell import SCIENCE, Cell, flatten, get
+from capsweep.config.cell import Cell, flatten, get
 from capsweep.errors import DamageError
 from capsweep.ledger import records, stored_files
 from capsweep.ledger.ledger import EVALUATIONS, POINTS, Ledger
@@ -58,7 +58,7 @@ def make_labels(cell: Cell) -> Labels:
     """
     model = cell.config["model"]["name"]
     keys = {text: text.partition("=")[0] for text in cell.overrides}
-    science = {text: key for text, key in keys.items() if key.partition(".")[0] in SCIENCE}
+    science = {text: key for text, key in keys.items() if key.partition(".")[0] in cell.science}
     place = [text for text, key in science.items() if key not in ("model", "seed")]
     name = format_run_name(cell.config, model, place, cell.signature)
     return Labels(job_type=model, name=name, tags=list_run_tags(cell.config))

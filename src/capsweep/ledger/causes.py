@@ -73,9 +73,8 @@ def describe_cause(error: BaseException) -> str:
         type and the message of the raised exception follow in brackets.
     """
     lines = [_describe_error(link) for link in _walk_chain(error)]
-    external = (
-        line for line in lines if classify_cause(line) not in (CauseKind.CODE, CauseKind.UNKNOWN)
-    )
+    internal = (CauseKind.CODE, CauseKind.UNKNOWN)
+    external = (line for line in lines if classify_cause(line) not in internal)
     deciding = next(external, lines[0])
     return deciding if deciding == lines[0] else f"{deciding} ({lines[0]})"
 

@@ -66,6 +66,7 @@ class CellDirectory:
     def update_provenance(self, provenance: Mapping[str, Any]) -> None:
         """Replace the provenance that `start` wrote."""
         write_json(self.path / "provenance.json", provenance)
+        self._show_files("provenance.json")
 
     def read_provenance(self) -> dict[str, Any]:
         """Read the provenance of the cell; return an empty dict if provenance.json is absent.
@@ -141,6 +142,13 @@ class CellDirectory:
         """Write error.txt: the cause of the failure in the first line, then the traceback."""
         trace = "".join(traceback.format_exception(error))
         write_text(self.path / FAILURE, f"{causes.describe_cause(error)}\n\n{trace}")
+        self._show_files(FAILURE, METRICS, POINTS)
+
+    def _show_files(self, *names: str) -> None:
+        """Do nothing: on a disk, the files of an unfinished run are in the ledger already.
+
+        Only `StagedDirectory` must copy the named files.
+        """
 
 
 class RepeatedDirectory(CellDirectory):
@@ -219,14 +227,6 @@ class StagedDirectory(CellDirectory):
             if not self.replaces and (self.path / name).exists():
                 self.store.copy_from(f"{self.folder}/{name}", self.path / name)
 
-    def update_provenance(self, provenance: Mapping[str, Any]) -> None:
-        """Replace the provenance in the local folder.
-
-        If the cell has no earlier result, the provenance in the store is also replaced.
-        """
-        super().update_provenance(provenance)
-        self._show_files("provenance.json")
-
     def store_checkpoint(self) -> None:
         """Copy the checkpoint to the store."""
         self.store.copy_from(f"{self.folder}/{RESUME}", self.resume_checkpoint)
@@ -249,15 +249,6 @@ class StagedDirectory(CellDirectory):
             self.store.write(f"{self.folder}/{RESULT}", content.encode())
         self.store.remove(f"{self.folder}/{RESUME}")
         return dict(result) if first is None else first
-
-    def write_failure(self, error: BaseException) -> None:
-        """Write error.txt into the local folder.
-
-        If the cell has no earlier result, error.txt, metrics.jsonl and steps.jsonl are also copied
-        to the store.
-        """
-        super().write_failure(error)
-        self._show_files(FAILURE, METRICS, POINTS)
 
     def close(self) -> None:
         """Remove the local folder; the next run takes the checkpoint from the store."""

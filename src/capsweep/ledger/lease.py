@@ -17,15 +17,16 @@ import secrets
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic_core import from_json
 
 from capsweep.ledger.records import Count, Record
 from capsweep.storage.files import read_plain_file, remove_path, write_text
 from capsweep.storage.scratch import identify_machine, read_start_time
+from capsweep.storage.stores import Disk
 
 BEAT_SECONDS = 10.0  # time between two beats of an owner
 LEASE_SECONDS = 60.0  # a lease ends after this time without a beat; NFS may show beats late
@@ -112,12 +113,8 @@ def read_claim(ledger: Path, signature: str) -> Claim | None:
 
 def _list_generations(ledger: Path) -> dict[str, list[int]]:
     """List the generations of the claims on each cell, by signature, in ascending order."""
-    try:
-        names = os.listdir(ledger / "claims")
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
     generations: dict[str, list[int]] = {}
-    for match in filter(None, map(NAME.fullmatch, sorted(names))):
+    for match in filter(None, map(NAME.fullmatch, Disk(ledger).list_names("claims"))):
         generations.setdefault(match["signature"], []).append(int(match["generation"]))
     return generations
 
@@ -150,7 +147,7 @@ def remove_dead_claim(ledger: Path, claim: Claim) -> None:
         take_lease(ledger, claim.signature, claim.last_sign).release()
 
 
-class Lease:
+class Lease(AbstractContextManager["Lease"]):
     """A claim of this process on a cell.
 
     `take_lease` creates the file of the claim. Then a thread of this object writes beats until
@@ -172,9 +169,6 @@ class Lease:
         self._released = threading.Event()
         self._thread = threading.Thread(target=self._keep_beating, daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -12,8 +12,6 @@ from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger import causes, lease, stored_files
-from capsweep.ledger.causes import Status
-from capsweep.ledger.lease import Claim
 from capsweep.ledger.stored_files import CONFIG, DIGESTS, FAILURE, METRICS, POINTS, REMOVE, RESULT
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import Disk, Store, join, open_store
@@ -40,7 +38,7 @@ def folder_of(signature: str) -> str:
 class Entry:
     """The state of a cell in the ledger."""
 
-    status: Status  # "missing" if the ledger has nothing about the cell
+    status: causes.Status  # "missing" if the ledger has nothing about the cell
     result: dict[str, Any] | None = None  # the result of a cell that is done or stale
     cause: str | None = None  # why a failed cell failed, in one line
     owner: str | None = None  # the process that runs a running cell
@@ -147,12 +145,21 @@ class Ledger:
         Raises:
             DamageError: If the file was changed after the cell finished.
         """
-        return self._read_located(signature, name)[0]
+        return self.read_located(signature, name)[0]
 
-    def _read_located(
+    def read_located(
         self, signature: str, name: str, result: Mapping[str, Any] | None = None
     ) -> tuple[bytes | None, str]:
-        """Return the content of a file of a cell (None: absent), and the file's path or URL."""
+        """Return the content of a file of a cell (None: absent), and the file's path or URL.
+
+        Args:
+            signature: The signature of the cell.
+            name: The path of the file in the cell's folder.
+            result: The result of the cell, if the caller has read it; None: this method reads it.
+
+        Raises:
+            DamageError: If the file was changed after the cell finished.
+        """
         result = result or self.read_result(signature) or {}
         # `read_result` checks the digest of result.json. The file is not in an attempt's folder.
         is_result = name == RESULT
@@ -210,7 +217,7 @@ class Ledger:
         Raises:
             DamageError: If config.yaml is damaged, or has the configuration of another cell.
         """
-        content, where = self._read_located(signature, CONFIG)
+        content, where = self.read_located(signature, CONFIG)
         return None if content is None else stored_files.read_science(content, where, signature)
 
     def read_provenance(
@@ -225,7 +232,7 @@ class Ledger:
         Raises:
             DamageError: If provenance.json is damaged, or belongs to another cell.
         """
-        content, where = self._read_located(signature, "provenance.json", result)
+        content, where = self.read_located(signature, "provenance.json", result)
         return {} if content is None else stored_files.read_provenance(content, where, signature)
 
     def read_rows(self, signature: str, name: str = METRICS) -> list[dict[str, Any]]:
@@ -245,7 +252,7 @@ class Ledger:
             DamageError: If the file is damaged.
         """
         key = "step" if name == POINTS else "epoch"
-        content, where = self._read_located(signature, name)
+        content, where = self.read_located(signature, name)
         rows = stored_files.read_rows(name, content or b"", where)
         by_place = {row[key]: row for row in rows}
         return [by_place[place] for place in sorted(by_place)]
@@ -276,7 +283,7 @@ class Ledger:
             self.store.write(name, f"{cause}\n".encode())
 
     def _make_entry(
-        self, signature: str, claimed: Claim | None, listed: Set[str] | None = None
+        self, signature: str, claimed: lease.Claim | None, listed: Set[str] | None = None
     ) -> Entry:
         """Build the state of a cell from its files.
 
@@ -341,8 +348,7 @@ def load_predictions(ledger: Ledger, signature: str) -> Predictions:
         DamageError: If predictions.npz is absent or damaged.
     """
     name = stored_files.PREDICTIONS
-    content = ledger.read(signature, name)
+    content, where = ledger.read_located(signature, name)
     if content is None:
         raise DamageError(f"cell {signature} has no {name}; {REMOVE}")
-    where = f"{ledger.locate_files(signature)}/{name}"
     return stored_files.read_predictions(content, where)

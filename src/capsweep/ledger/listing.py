@@ -11,7 +11,6 @@ from capsweep.config.cell import flatten
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
-from capsweep.ledger.stored_files import FAILURE
 from capsweep.runtime.terminal import count_of, format_command
 
 COLUMNS = ("signature", "state", "error", "data", "epochs", "seed", "date", "sweep", "arm, place")
@@ -199,7 +198,7 @@ def read_failure(ledger: Ledger, signature: str) -> str:
 
     A damaged file is reported on stderr.
     """
-    content = stored_files.read_if_sound(ledger.read, signature, FAILURE) or b""
+    content = stored_files.read_if_sound(ledger.read, signature, stored_files.FAILURE) or b""
     return content.decode(errors="replace").strip()
 
 

@@ -52,7 +52,7 @@ def damage_error(where: str, why: object, cure: str) -> DamageError:
 
 @contextmanager
 def report_damage(where: str, cure: str) -> Iterator[None]:
-    """Convert each ValueError of a `with` block, except DamageError, to a DamageError.
+    """Convert each ValueError of a `with` block to a DamageError.
 
     Args:
         where: The path or URL of the file that the block reads.
@@ -60,12 +60,9 @@ def report_damage(where: str, cure: str) -> Iterator[None]:
     """
     try:
         yield
-    except DamageError:
-        raise
-    except ValidationError as error:
-        raise damage_error(where, describe_fault(error), cure) from error
     except ValueError as error:
-        raise damage_error(where, error, cure) from error
+        why = describe_fault(error) if isinstance(error, ValidationError) else error
+        raise damage_error(where, why, cure) from error
 
 
 def read_if_sound(read: Callable[..., Value], *arguments: Any) -> Value | None:
@@ -80,9 +77,7 @@ def read_if_sound(read: Callable[..., Value], *arguments: Any) -> Value | None:
         return None
 
 
-def parse_json(
-    content: bytes, where: str, cure: str, kind: type[Record] = Record
-) -> dict[str, Any]:
+def parse_json(content: bytes, where: str, cure: str, kind: type[Record]) -> dict[str, Any]:
     """Parse the JSON object of a file; unknown keys are kept.
 
     Args:
@@ -213,13 +208,11 @@ def read_rows(name: str, content: bytes, where: str, cure: str = REMOVE) -> list
     Raises:
         DamageError: If another line is damaged.
     """
-    lines = content.split(b"\n")
+    lines, kind = content.split(b"\n"), ROWS[name]
     if not lines[-1].endswith(b"}"):
         lines.pop()
-    return [
-        parse_json(line, f"{where}, line {number},", cure, ROWS[name])
-        for number, line in enumerate(lines, 1)
-    ]
+    numbered = enumerate(lines, 1)
+    return [parse_json(line, f"{where}, line {n},", cure, kind) for n, line in numbered]
 
 
 def check_content(name: str, content: bytes, where: str, signature: str, cure: str) -> None:

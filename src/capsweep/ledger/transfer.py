@@ -25,7 +25,6 @@ from capsweep.ledger.ledger import EVALUATIONS, STOPPED, Entry, Ledger, folder_o
 from capsweep.ledger.records import Manifest
 from capsweep.ledger.stored_files import CONFIG, DIGESTS, FAILURE, METRICS, POINTS, RESULT, RESUME
 from capsweep.storage.files import hash_bytes, write_atomically
-from capsweep.storage.stores import join
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -64,32 +63,52 @@ def is_needed_by_tables(name: str) -> bool:
 
 
 def export_cells(
-    ledger: Ledger,
-    signatures: Sequence[str],
-    file: Path,
-    choose: Callable[[str], bool] = lambda name: True,
+    ledger: Ledger, signatures: Sequence[str], file: Path, choose: Callable[[str], bool] = bool
 ) -> int:
     """Write cells to a tar file with a manifest of hashes, and return the file's size in bytes.
+
+    Each file of a cell is read twice, so that only one file is in memory at a time.
 
     Args:
         ledger: The ledger.
         signatures: The signatures of the cells. The cells must have ended.
         file: The tar file to write. A tar file with the suffix .xz is packed.
         choose: Returns whether a file of a cell is exported, given the file's name. By default, all
-            files are exported.
+            files are exported, because `bool` of a name is True.
 
     Raises:
         UserError: If the tar file exists already, if a packed tar file would be too large to be
             read, or if the name of a cell's file contains a character that is not allowed.
         DataError: If a file of a cell is damaged, or was removed during the export.
     """
-    names = [
-        f"{signature}/{name}"
-        for signature in signatures
-        for name in _list_names(ledger, signature)
-        if choose(name)
-    ]
-    return _write_archive(file, names, lambda path: _read_content(ledger, path))
+    if os.path.lexists(file):
+        raise UserError(f"{file} exists already; remove it, or name another file")
+    listed = {signature: _list_names(ledger, signature) for signature in signatures}
+    paths = [f"{s}/{name}" for s, names in listed.items() for name in filter(choose, names)]
+    hashes, size = {}, 0
+    for path in paths:
+        content = _read_content(ledger, path)
+        hashes[path] = hash_bytes(content)
+        size += len(content)
+    if file.suffix == PACKED and size > LARGEST:
+        raise UserError(f"{file}: {size:,} bytes are too many to pack; leave {PACKED} out")
+    manifest = json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode()
+
+    def write(target: IO[bytes]) -> None:
+        mode = "w:xz" if file.suffix == PACKED else "w"
+        with tarfile.open(fileobj=target, mode=mode) as tar:
+            _add_member(tar, MANIFEST, manifest)
+            for path in paths:
+                _add_member(tar, path, _read_content(ledger, path))
+
+    write_atomically(file, write)
+    return file.stat().st_size
+
+
+def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    tar.addfile(info, io.BytesIO(content))
 
 
 def _list_names(ledger: Ledger, signature: str) -> list[str]:
@@ -108,10 +127,9 @@ def _read_content(ledger: Ledger, path: str) -> bytes:
         raise UserError(
             f"{path}: an export takes only names of letters, digits, '_', '-', '.'; rename the file"
         )
-    content = ledger.read(signature, name)
+    content, where = ledger.read_located(signature, name)
     if content is None:
         raise DataError(f"{path} was removed during the export; export again")
-    where = join(ledger.store.root, f"{folder_of(signature)}/{name}")
     stored_files.check_content(name, content, where, signature, stored_files.REMOVE)
     # Of error.txt, only the cause is exported. The traceback and the names of folders are left out,
     # because they belong to this machine.
@@ -214,48 +232,6 @@ def verify_export(file: Path) -> Results:
     return results
 
 
-def _write_archive(file: Path, names: Sequence[str], read: Callable[[str], bytes]) -> int:
-    """Write files to a tar file, and return the size of the tar file in bytes.
-
-    Each file is read twice, so that only one file is in memory at a time.
-
-    Args:
-        file: The tar file.
-        names: The names of the files.
-        read: Returns the content of a file, given its name.
-
-    Raises:
-        UserError: If the tar file exists already, or if a packed tar file would be too large to be
-            read.
-    """
-    if os.path.lexists(file):
-        raise UserError(f"{file} exists already; remove it, or name another file")
-    hashes, size = {}, 0
-    for name in names:
-        content = read(name)
-        hashes[name] = hash_bytes(content)
-        size += len(content)
-    if file.suffix == PACKED and size > LARGEST:
-        raise UserError(f"{file}: {size:,} bytes are too many to pack; leave {PACKED} out")
-    manifest = json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode()
-
-    def write(target: IO[bytes]) -> None:
-        mode = "w:xz" if file.suffix == PACKED else "w"
-        with tarfile.open(fileobj=target, mode=mode) as tar:
-            _add_member(tar, MANIFEST, manifest)
-            for name in names:
-                _add_member(tar, name, read(name))
-
-    write_atomically(file, write)
-    return file.stat().st_size
-
-
-def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    tar.addfile(info, io.BytesIO(content))
-
-
 def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
     """Check each file of an export against the manifest, and yield the file's name and content.
 
@@ -265,21 +241,18 @@ def read_members(file: Path) -> Iterator[tuple[str, bytes]]:
             message names the file.
     """
     members = _read_tar(file)
-    hashes = _parse_manifest(file, *next(members, ("", b"")))
+    name, content = next(members, ("", b""))
+    try:
+        manifest = content if name == MANIFEST else b"{}"
+        hashes = stored_files.parse_json(manifest, MANIFEST, EXPORT_AGAIN, Manifest)["sha256"]
+    except DamageError as error:
+        raise DataError(f"{file}: it has no {MANIFEST} of this version; {EXPORT_AGAIN}") from error
     for name, content in members:
         if hashes.pop(name, None) != hash_bytes(content):
             raise DataError(f"{file}: {name} differs from the manifest; {COPY_AGAIN}")
         yield name, content
     if hashes:
         raise DataError(f"{file}: {min(hashes)} is absent; {EXPORT_AGAIN}")
-
-
-def _parse_manifest(file: Path, name: str, content: bytes) -> dict[str, str]:
-    try:
-        manifest = content if name == MANIFEST else b"{}"
-        return stored_files.parse_json(manifest, MANIFEST, EXPORT_AGAIN, Manifest)["sha256"]
-    except DamageError as error:
-        raise DataError(f"{file}: it has no {MANIFEST} of this version; {EXPORT_AGAIN}") from error
 
 
 def _read_tar(file: Path) -> Iterator[tuple[str, bytes]]:

@@ -131,7 +131,7 @@ def _check_science(ledger: Ledger, cell: str) -> None:
 
 
 def _check_file(ledger: Ledger, cell: str, name: str) -> None:
-    content, where = ledger.read(cell, name), f"{ledger.locate_files(cell)}/{name}"
+    content, where = ledger.read_located(cell, name)
     if content is None:
         if name not in transfer.OPTIONAL:
             raise stored_files.damage_error(where, "it is absent", REMOVE)

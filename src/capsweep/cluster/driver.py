@@ -13,7 +13,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,7 @@ if TYPE_CHECKING:  # client imports Ray
     from capsweep.cluster.client import Jobs, SweepJob
 
 CODE = "capsweep_code"  # key in the metadata of a job, for a hash of the job's code
-PLACES = ("STORAGE", "DATA_DIR", "LEDGER")
-READ_PLACES = itemgetter("storage", "data", "ledger")  # the keys of `places` for these words
+PLACES = {"STORAGE": "storage", "DATA_DIR": "data", "LEDGER": "ledger"}  # words: keys of `places`
 # Words that say where the driver runs. On the cluster `--here` replaces them.
 DRIVER = ("CLUSTER", "RAY_ADDRESS", "cluster", "cluster.address", "cluster.jobs", "cluster.submit")
 STOP_SECONDS = 60  # a driver that has not ended after this time is killed by Ray
@@ -88,7 +86,7 @@ def make_inner_command(
     """
     if sweep.endswith(".yaml"):
         sweep = Path(sweep).stem if staged else os.path.abspath(sweep)
-    there = _replace_places(words, DRIVER, *READ_PLACES(config["places"]))
+    there = _replace_places(words, DRIVER, config["places"])
     return ["sweep", sweep, "--here", f"CLUSTER={config['cluster']['name']}", *there]
 
 
@@ -101,7 +99,7 @@ def make_report_command(sweep: str, words: Sequence[str], config: Mapping[str, A
         config: Configuration of the first cell.
     """
     only_run = BY_NAME.keys() - {word.name for word in list_words("report")}
-    typed = _replace_places(words, only_run, *READ_PLACES(config["places"]))
+    typed = _replace_places(words, only_run, config["places"])
     return ["report", sweep, *typed, "--live"]
 
 
@@ -124,10 +122,13 @@ def use_node_places(words: Sequence[str], config: Mapping[str, Any]) -> list[str
     if not any(config["cluster"]["node"].values()):
         return None
     node = places.resolve_on_node(config)
-    return _replace_places(words, (), node.shared, node.data, node.ledger)
+    there = {"storage": node.shared, "data": node.data, "ledger": node.ledger}
+    return _replace_places(words, (), there)
 
 
-def _replace_places(words: Sequence[str], left_out: Iterable[str], *there: str) -> list[str]:
+def _replace_places(
+    words: Sequence[str], left_out: Iterable[str], there: Mapping[str, str]
+) -> list[str]:
     """Return the words without those of `left_out`, and with the places `there`.
 
     Args:
@@ -138,7 +139,7 @@ def _replace_places(words: Sequence[str], left_out: Iterable[str], *there: str) 
     named = [(word.partition("=")[0], word) for word in words]
     dropped = {*left_out, *PLACES}
     kept = [word for name, word in named if name not in dropped and not name.startswith("places")]
-    return [*kept, *(f"{name}={place}" for name, place in zip(PLACES, there, strict=True))]
+    return [*kept, *(f"{name}={there[key]}" for name, key in PLACES.items())]
 
 
 def submit_sweep(
@@ -185,16 +186,12 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
             raise ConfigError(f"{sweep}: sweeps/ has another file of this name; rename one of them")
         shutil.copyfile(sweep, staged)
         # The dashboard shows these values to all users: no secrets and no local paths here.
-        runtime_env = {
+        environment = {
             "py_modules": [str(package), str(package.with_name(package_files.JOBS))],
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
         }
-        jobs.submit_job(
-            entrypoint=command,
-            submission_id=job_id,
-            runtime_env=runtime_env,
-            metadata={CODE: _hash_code(sweep)},
-        )
+        job = {"entrypoint": command, "submission_id": job_id, "runtime_env": environment}
+        jobs.submit_job(**job, metadata={CODE: _hash_code(sweep)})
 
 
 def runs_other_code(job: "SweepJob", sweep: Path) -> bool:

@@ -27,11 +27,7 @@ DIRECTIVE = re.compile(r"[A-Za-z0-9_@%+=:,./&|*()\[\]-]+")  # values that need n
 
 
 def render_script(
-    cluster: Mapping[str, Any],
-    sweep: str,
-    words: Sequence[str],
-    folder: Path,
-    is_array: bool = False,
+    cluster: Mapping[str, Any], sweep: str, words: Sequence[str], folder: Path, is_array: bool
 ) -> tuple[str, str]:
     """Render the batch script that runs `capsweep WORDS` in the current folder.
 

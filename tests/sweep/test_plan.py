@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import job_queues
 import pytest
@@ -140,8 +141,9 @@ def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(
     mine = {**base, "hardware": provenance.name_hardware(), "seconds": {"fit": 20.0, "total": 23.0}}
     other = {**base, "hardware": "a fast GPU", "seconds": {"fit": 10.0, "total": 11.0}}
     lines: list[str] = []
+    console = SimpleNamespace(out=lines.append)
     unknown = read_estimates(ledger, [(remote, MISSING)])
-    calibrate_cells(unknown, [remote], ledger, where, lines.append)
+    calibrate_cells(unknown, [remote], ledger, where, console)
     assert "far:1" in lines[0]
     assert unknown.seconds(remote) is None
     for cell, expected in ((local, 5.0), (remote, 2.0)):
@@ -149,7 +151,7 @@ def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(
         assert costs.seconds(cell) == 5.0  # nothing else is known
         costs.add(other)
         assert costs.seconds(cell) == expected
-        calibrate_cells(costs, [cell], ledger, where, lines.append)
+        calibrate_cells(costs, [cell], ledger, where, console)
     assert len(lines) == 1, "what has an estimate needs no calibration"
 
 

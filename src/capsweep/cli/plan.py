@@ -36,7 +36,7 @@ def run_plan(parsed: argparse.Namespace) -> None:
     if parsed.calibrate:
         places.prepare(node_places)
         cells = [cell.cell for cell in planned.cells]
-        calibrate_cells(costs, cells, ledger, node_places, console.out)
+        calibrate_cells(costs, cells, ledger, node_places, console)
     if parsed.json:
         print(plan.as_json(sweep, planned, costs))
         return

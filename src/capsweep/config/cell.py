@@ -1,11 +1,10 @@
 """The cell: one training run with all settings and a seed, and the signature of this run."""
 
-import difflib
 import hashlib
 import json
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
@@ -85,35 +84,17 @@ CURRENT_TARGETS = {first: current for current, first in MOVED_TARGETS.items()}
 
 # Science settings that change the numbers, but neither the time nor the memory of a training step.
 WORKLESS = (
-    "seed",
-    "epochs",
-    "limit_batches",
-    "optim.optimizer.lr",
-    "optim.optimizer.betas",
-    "optim.optimizer.eps",
-    "optim.optimizer.weight_decay",
-    "optim.schedule",
-    "dataset.name",
-    "dataset.reader",
-    "dataset.shards",
-    "dataset.examples",
-    "dataset.validation",
-    "dataset.shift",
-    "dataset.test",
-    "stop_accuracy",
-    "model.vote_gain",
-    "model.initial",
-    "model.dropout",
+    *("seed", "epochs", "limit_batches", "stop_accuracy", "optim.schedule"),
+    *(f"optim.optimizer.{name}" for name in ("lr", "betas", "eps", "weight_decay")),
+    *("dataset.name", "dataset.reader", "dataset.shards", "dataset.examples"),
+    *("dataset.validation", "dataset.shift", "dataset.test"),
+    *("model.vote_gain", "model.initial", "model.dropout"),
 )
 
 # Logistics that change the time or the memory of a training step.
 WORKING = (
-    "routing.impl",
-    "trainer.threads",
-    "trainer.accelerator",
-    "trainer.convolution",
-    "trainer.fused_optimizer",
-    "trainer.graphs",
+    *("routing.impl", "trainer.threads", "trainer.accelerator", "trainer.convolution"),
+    *("trainer.fused_optimizer", "trainer.graphs"),
 )
 
 
@@ -165,7 +146,7 @@ class Cell:
         loss = self.science["loss"]
         work["loss"] = [loss["name"], loss["reconstruction"]["weight"] > 0]
         work["logistics"] = [get(self.config, path) for path in WORKING]
-        return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:8]
+        return _hash_text(json.dumps(work, sort_keys=True))[:8]
 
     @property
     def command(self) -> str:
@@ -259,13 +240,10 @@ def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
     return [rename_targets(item, names) for item in value] if isinstance(value, list) else value
 
 
-def count_steps(cell: Cell, train_examples: int) -> int:
-    """Compute the number of training steps in the whole run of a cell.
-
-    `train_examples` includes the examples that are held out for validation; the run does not train
-    on these.
-    """
-    trained = train_examples - cell.config["dataset"]["validation"]
+def count_steps(cell: Cell) -> int:
+    """Compute the number of training steps in the whole run of a cell."""
+    dataset = cell.config["dataset"]
+    trained = dataset["examples"]["train"] - dataset["validation"]  # the rest is held out
     batches = math.ceil(trained / cell.config["batch_size"])
     limit = cell.config["limit_batches"]
     return cell.config["epochs"] * (batches if limit is None else min(batches, limit))
@@ -275,9 +253,7 @@ def get(config: Mapping[str, Any], path: str) -> Any:
     """Return the value at a dotted key; None if the key or a section above it is absent."""
     value: Any = config
     for name in path.split("."):
-        if not isinstance(value, Mapping) or name not in value:
-            return None
-        value = value[name]
+        value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 
@@ -324,9 +300,3 @@ def name_classes(config: Mapping[str, Any]) -> list[str]:
     """Return the names of a cell's classes: `dataset.class_names`, or else numbers."""
     dataset = config["dataset"]
     return [str(name) for name in dataset.get("class_names") or range(dataset["num_classes"])]
-
-
-def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean NAME?` for the most similar known name; empty if no name is similar."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else ""

@@ -51,6 +51,10 @@ class Interval:
     log: bool  # True: the logarithm is drawn uniformly; False: the value itself
     integer: bool  # whether only whole numbers are drawn
 
+    def split(self) -> "list[Override]":
+        """Return a choice for each end of the range, the lower end first."""
+        return [Override(self.key, (end,)) for end in (self.low, self.high)]
+
 
 @dataclass(frozen=True)
 class Override:

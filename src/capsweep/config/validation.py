@@ -61,13 +61,10 @@ def _matches(pattern: str) -> Callable[[Any], bool]:
     return lambda value: re.fullmatch(pattern, str(value)) is not None
 
 
-# A test for each rule of conf/bounds.yaml. The rule `A or B` allows a value that obeys A or B.
+# The value that each of these rules of conf/bounds.yaml allows.
+LITERALS = {"null": None, "auto": "auto", "balanced": "balanced", "true": True, "false": False}
+# A test for each other rule. The rule `A or B` allows a value that obeys A or B.
 TESTS: Mapping[str, Callable[[Any], bool]] = {
-    "null": lambda value: value is None,
-    "auto": lambda value: value == "auto",
-    "balanced": lambda value: value == "balanced",
-    "true": lambda value: value is True,
-    "false": lambda value: value is False,
     "a finite number": is_real,
     "a whole number >= 1": _is_count,
     "a list of whole numbers >= 1": _are_counts,
@@ -91,6 +88,8 @@ TESTS: Mapping[str, Callable[[Any], bool]] = {
 
 def keeps_rule(value: Any, rule: str) -> bool:
     """Return whether a value obeys a rule of conf/bounds.yaml."""
+    if rule in LITERALS:
+        return type(value) is type(LITERALS[rule]) and value == LITERALS[rule]
     if rule in TESTS:
         return TESTS[rule](value)
     if rule.startswith("one of "):
@@ -125,9 +124,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     optim = config["optim"]
     if missing := {"optimizer", "decayed", "clip_norm", "schedule"} - {*optim}:
         keys = ", ".join(sorted(missing))
-        raise ConfigError(
-            f"optim={optim.get('name')}: {keys} missing; conf/optim/adam.yaml has all"
-        )
+        raise ConfigError(f"optim={optim.get('name')}: {keys} missing; see conf/optim/adam.yaml")
     check_targets(config)
     _check_bounds(config)
     for find_faults in (_find_faults_of_data, _find_faults_of_choices):
@@ -326,9 +323,8 @@ def list_metrics(config: Mapping[str, Any]) -> tuple[str, ...]:
     several = config["dataset"].get("labels_per_image", 1) > 1
     measures = {"reconstruction": draws, "at_least_one": several, "segmentation": draws and several}
     splits = ("train", *(["val"] if count_validation_examples(config["dataset"]) else []), "test")
-    return tuple(
-        f"{split}/{name}" for split in splits for name in METRICS if measures.get(name, True)
-    )
+    names = [name for name in METRICS if measures.get(name, True)]
+    return tuple(f"{split}/{name}" for split in splits for name in names)
 
 
 def check_metric(where: str, metric: str, configs: Sequence[Mapping[str, Any]]) -> None:

@@ -94,14 +94,10 @@ OF_MAKE = [*map(_read_row, TABLE_OF_MAKE.strip().splitlines())]
 # Words that choose which cells a table has and what the table shows.
 GRID = [word for word in WORDS if word.targets == SEVERAL["SWEEPS"] and not word.key]
 BY_NAME = {word.name: word for word in WORDS}
-BY_KEY = {word.key: word for word in WORDS if word.key}
+BY_KEY = {word.key: word.name for word in WORDS if word.key}  # names by key of conf/
 
 # Targets of make whose command has another name in capsweep.
-COMMANDS = {
-    "shards": ("data", "make"),
-    "wandb-sync": ("wandb", "sync"),
-    "dashboard": ("wandb", "dashboard"),
-}
+COMMANDS = {"shards": "data make", "wandb-sync": "wandb sync", "dashboard": "wandb dashboard"}
 
 NAME = re.compile(r"([A-Z][A-Z_]*)=(.*)", re.DOTALL)
 # Variables of the environment that may be typed among the words of make; make exports them.
@@ -181,7 +177,7 @@ def read_makeflags(flags: str) -> list[str]:
 def find_target(arguments: Sequence[str]) -> str:
     """Return the target of make that runs the command in `arguments`; empty without a command."""
     names = [w for w in arguments if not (w.startswith("-") or NAME.fullmatch(w))][:2]
-    targets = {" ".join(command): target for target, command in COMMANDS.items()}
+    targets = {command: target for target, command in COMMANDS.items()}
     return targets.get(" ".join(names), names[0] if names else "")
 
 
@@ -193,7 +189,7 @@ def list_arguments(target: str, arguments: list[str], flags: str) -> list[str]:
         arguments: The words of ARGS.
         flags: The variable MAKEFLAGS.
     """
-    return [*COMMANDS.get(target, (target,)), *arguments, *select_words(flags)]
+    return [*COMMANDS.get(target, target).split(), *arguments, *select_words(flags)]
 
 
 def select_words(flags: str) -> list[str]:

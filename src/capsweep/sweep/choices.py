@@ -23,10 +23,7 @@ from capsweep.sweep.spec import ROUTING, Arm, Published, Sweep, check_axis, chec
 
 ITERATIONS, RECONSTRUCTION = "routing.num_iters", "loss.reconstruction.weight"
 # The word that sets an axis over each of these keys. Error messages name the word.
-AXIS_WORDS = {
-    **dict.fromkeys((ROUTING, ITERATIONS), BY_NAME["ROUTING"]),
-    RECONSTRUCTION: BY_NAME["RECON"],
-}
+AXIS_WORDS = {ROUTING: "ROUTING", ITERATIONS: "ROUTING", RECONSTRUCTION: "RECON"}
 ROUTED_GROUPS = ("model", ROUTING, "loss")  # groups whose keys are set only in arms that route
 CLASS_WEIGHT = "loss.class_weight"  # a key of these groups for every network
 GRID_ONLY = ("ZIP", "EXCLUDE", "METRIC", "BASELINE")  # words that a search does not take
@@ -35,10 +32,7 @@ SHOWN = ("limit_batches", "dataset.source")
 
 
 def load_sweep(
-    name: str,
-    words: Mapping[str, str] | None = None,
-    overrides: Sequence[str] = (),
-    here: bool = False,
+    name: str, words: Mapping[str, str], overrides: Sequence[str] = (), here: bool = False
 ) -> Sweep:
     """Read a sweep file and apply the words and overrides of a command line to it.
 
@@ -51,7 +45,7 @@ def load_sweep(
     Raises:
         ConfigError: A file, key or word is wrong; the message names it.
     """
-    sweep, words = spec.load(name), words or {}
+    sweep = spec.load(name)
     chosen = apply_words(sweep, words, [*overrides, *choose_cluster(words, here)])
     return replace(chosen, command=_format_command(name, sweep, words, overrides))
 
@@ -127,7 +121,7 @@ def apply_words(sweep: Sweep, words: Mapping[str, str], overrides: Sequence[str]
     for axis in word_axes:
         having = {arm.name for arm in sweep.arms if axis.key in arm.keys}
         if not having:
-            name = AXIS_WORDS[axis.key].name
+            name = AXIS_WORDS[axis.key]
             arms = f"no chosen arm of {sweep.path.name} has the axis {axis.key}"
             raise ConfigError(f"{name}: {arms}; leave {name} out")
         sweep = _set_override(sweep, axis, having)
@@ -168,9 +162,9 @@ def _describe_words(
         if not is_logistics(override.key) and not is_in_file:
             values = (render(override.key, value).partition("=")[2] for value in override.values)
             values = [re.sub(r"^'([0-9.]+)'$", r"\1", value) for value in values]
-            name = BY_KEY[override.key].name if override.key in BY_KEY else override.key
+            name = BY_KEY.get(override.key, override.key)
             if name == ROUTING and sweep.search is None:
-                name = AXIS_WORDS[ROUTING].name
+                name = AXIS_WORDS[ROUTING]
             texts[name] = ",".join(values)
     return tuple(sorted(f"{name}={text}" for name, text in texts.items()))
 
@@ -200,9 +194,9 @@ def _read_typed(
     if "seed" in keys:
         raise ConfigError("seed: type SEEDS instead, with a count (SEEDS=3) or a list (SEEDS=0,7)")
     for override in typed:
-        key, word = override.key, AXIS_WORDS.get(override.key, BY_KEY.get(override.key))
+        key, word = override.key, (BY_KEY | AXIS_WORDS).get(override.key)
         if keys.count(key) > 1:
-            both = f"{word.name} and {key}" if word and word.name in words else key
+            both = f"{word} and {key}" if word in words else key
             raise ConfigError(f"{both}: set twice; keep one; an axis is a list such as {key}=A,B")
         if len(override.values) > 1 and is_logistics(key):
             raise ConfigError(f"{key}: type one value; where or how cells run cannot be an axis")
@@ -388,9 +382,7 @@ def _read_seeds(text: str, seeds: Sequence[int]) -> tuple[int, ...]:
     digits = "[0-9]{1,4}" if len(words) == 1 else "[0-9]{1,18}"  # one number is a count of seeds
     numbers = [int(word) for word in words if re.fullmatch(digits, word)]
     if len(numbers) < len(words) or numbers == [0]:
-        raise ConfigError(
-            f"SEEDS={text}: must be a count of 1 to 9999 or a list of seeds such as 0,1,7"
-        )
+        raise ConfigError(f"SEEDS={text}: must be a count of 1 to 9999 or a list such as 0,1,7")
     numbers = numbers if len(numbers) > 1 else _take_seeds(seeds, numbers[0])
     return check_seeds(f"SEEDS={text}", numbers)
 

@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from capsweep.config import places
-from capsweep.config.places import Places
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger, fails_again
 from capsweep.runtime import terminal
@@ -25,7 +24,6 @@ from capsweep.sweep.queue import Executor, JobQueue, execute_locally
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking import content
 from capsweep.tracking import mode as modes
-from capsweep.tracking.content import Labels
 from capsweep.training.run import Job
 
 # Exit statuses; 2 is bad input. UNFINISHED: no cell failed, but some cells have not finished.
@@ -148,7 +146,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     mode, reason = modes.decide_mode(config)
     costs = read_estimates(ledger, ready.entries, ready.begun)
     if limits.budget is not None:
-        calibrate_cells(costs, [cell.cell for cell in due], ledger, node, console.out)
+        calibrate_cells(costs, [cell.cell for cell in due], ledger, node, console)
     jobs = _make_jobs(labels, due, mode, costs)
     console.out(reason)
     names = {planned.cell.signature: planned.points[0].name for planned in due}
@@ -187,7 +185,7 @@ def run_in_order(
     return SweepEnd(UNFINISHED if end.status == FINISHED else end.status, (*end.lines, line))
 
 
-def prepare_storage(node: Places, ledger: Ledger) -> None:
+def prepare_storage(node: places.Places, ledger: Ledger) -> None:
     """Make the folders of a sweep, and check that its storage and ledger can be written.
 
     Raises:
@@ -199,7 +197,7 @@ def prepare_storage(node: Places, ledger: Ledger) -> None:
 
 
 def _make_jobs(
-    labels: Mapping[str, Labels], due: Sequence[PlannedCell], mode: str, costs: Estimates
+    labels: Mapping[str, content.Labels], due: Sequence[PlannedCell], mode: str, costs: Estimates
 ) -> list[Job]:
     """Return a job for each due cell; the cell with the most FLOPs comes first.
 

@@ -19,9 +19,11 @@ Each job of an array has its own limits.
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
+
+from rich.console import Console
 
 from capsweep.config.cell import Cell, count_steps
 from capsweep.config.places import Places
@@ -87,7 +89,7 @@ class Estimates:
             cell = Cell({**cell.config, "epochs": cell.config["epochs"] - begun}, cell.overrides)
         if cell.shape in self._paces:
             per_step, rest = self._find_pace(cell.shape)
-            return per_step * count_steps(cell, cell.config["dataset"]["examples"]["train"]) + rest
+            return per_step * count_steps(cell) + rest
         measured = self._measured.get(cell.shape)
         return None if measured is None else _apply_calibration(cell, measured)
 
@@ -111,7 +113,7 @@ def _apply_calibration(cell: Cell, measured: Measurement) -> float:
     limit = cell.config["limit_batches"]
     if limit is not None:
         images = min(images, limit * 500 * (1 + epochs))
-    trained = count_steps(cell, dataset["examples"]["train"]) * measured.seconds_per_step
+    trained = count_steps(cell) * measured.seconds_per_step
     return measured.startup_seconds + trained + images * measured.evaluation_seconds_per_image
 
 
@@ -152,23 +154,19 @@ def _add_measurements(estimates: Estimates, ledger: Ledger) -> None:
 
 
 def calibrate_cells(
-    estimates: Estimates,
-    cells: Sequence[Cell],
-    ledger: Ledger,
-    places: Places,
-    print_line: Callable[[str], object],
+    estimates: Estimates, cells: Sequence[Cell], ledger: Ledger, places: Places, console: Console
 ) -> None:
     """Time a few training steps for every shape without an estimate, and store the times.
 
-    Nothing is measured if the cells run on another machine.
+    Nothing is measured if the cells run on another machine. The console says what is measured.
     """
     for cell in cells:
         if estimates.seconds(cell) is not None:
             continue
         if (address := cell.config["cluster"]["address"]) is not None:
-            print_line(f"not calibrated: the cells run on {address}, and not on this machine")
+            console.out(f"not calibrated: the cells run on {address}, and not on this machine")
             return
-        print_line(f"calibrating: 20 steps of {cell.config['model']['name']} (shape {cell.shape})")
+        console.out(f"calibrating: 20 steps of {cell.config['model']['name']} (shape {cell.shape})")
         measured = calibrate(cell, places)
         ledger.store.write(measured.name, measured.model_dump_json().encode())
         estimates.add_measurement(measured)

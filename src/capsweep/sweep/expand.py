@@ -23,7 +23,6 @@ from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.spec import ROUTING, Arm, Place, Sweep
 from capsweep.tracking import content
-from capsweep.tracking.content import Labels
 
 MOST_CELLS = 20_000
 ACCURACY = "stop_accuracy"
@@ -179,11 +178,7 @@ def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:
     places: dict[tuple[str, ...], Place] = {}
     for place in _iterate_places(arm):
         schema = compose.compose_files((*arm.fixed, *place)).schema
-        kept = [
-            choice
-            for choice in place
-            if not choice.key.startswith(f"{ROUTING}.") or choice.key in schema
-        ]
+        kept = [c for c in place if c.key in schema or not c.key.startswith(f"{ROUTING}.")]
         places.setdefault(tuple(choice.text for choice in kept), tuple(kept))
     unused = {*arm.keys} - {choice.key for place in places.values() for choice in place}
     for key in sorted(unused):
@@ -294,13 +289,13 @@ def _set_accuracy(sweep: Sweep, point: Point, points: Sequence[Point], ledger: L
     return replace(point, cell=cell, waits=False)
 
 
-def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
+def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, content.Labels]:
     """Make the labels of each W&B run of a sweep, by the signature of its cell.
 
     Different cells get different names. If several places share a cell, its name comes from the
     first of these places, and its row names all of them.
     """
-    runs, row = dict[str, Labels](), content.name_row(sweep.name)
+    runs, row = dict[str, content.Labels](), content.name_row(sweep.name)
     for point in points:
         config, signature = point.cell.config, point.cell.signature
         typed = [f"{key}={value}" for key, value in _list_settings(sweep, config)]
@@ -309,7 +304,7 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
         tags = content.list_run_tags(config, sweep.name, *sweep.words)
         axes = [text.partition("=")[0] for text in place]
         columns = {content.name_axis(key): point.coordinate(key) for key in axes}
-        run = Labels(sweep.name, point.arm, name, sweep.question, tags, {row: point.title})
+        run = content.Labels(sweep.name, point.arm, name, sweep.question, tags, {row: point.title})
         if known := runs.get(signature):
             title = f"{known.columns[row]} = {point.title}"
             run = replace(known, columns={**known.columns, row: title})
@@ -372,8 +367,6 @@ def _list_edges(arm: Arm) -> Iterator[Place]:
     """
     first = {choice.key: choice for choice in arm.first_place}
     yield tuple(first.values())
-    for axis in arm.axes:
+    for axis in (*arm.axes, *arm.intervals):
         for choice in axis.split()[1:]:
             yield tuple((first | {axis.key: choice}).values())
-    for one in arm.intervals:
-        yield tuple((first | {one.key: Override(one.key, (one.high,))}).values())

@@ -15,8 +15,7 @@ from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError
-from capsweep.ledger import ledger as ledgers
-from capsweep.ledger.ledger import Entry, Ledger
+from capsweep.ledger.ledger import Entry, Ledger, fails_again, is_damaged
 from capsweep.ledger.stored_files import RESUME
 from capsweep.runtime.terminal import count_of, describe_seeds
 from capsweep.sweep.estimates import Estimates
@@ -69,7 +68,7 @@ class PlannedCell:
         rerun = self.cell.config["rerun"]
         if self.entry.status in ("done", "stale"):
             return rerun == "always" or rerun == self.entry.status
-        return retry_failed or not ledgers.fails_again(self.entry)
+        return retry_failed or not fails_again(self.entry)
 
 
 @dataclass(frozen=True)
@@ -225,21 +224,16 @@ def describe_plan(sweep: Sweep, plan: Plan) -> str:
     cells = count_of(len(plan.cells), "cell")
     chosen = f" with {', '.join(sweep.words)}" if sweep.words else ""
     text = f"{sweep.name}{chosen}: {sweep.question}\n{cells}: {', '.join(counts)}"
-    damaged = [f"{cell.entry.cause}" for cell in plan.cells if ledgers.is_damaged(cell.entry)]
+    damaged = [f"{cell.entry.cause}" for cell in plan.cells if is_damaged(cell.entry)]
     return "\n".join([text, *describe_starts(cell.start for cell in plan.cells), *damaged])
 
 
 def describe_starts(starts: Iterable[Start]) -> list[str]:
     """Return lines that say how many cells continue from finished cells, or why cells do not."""
-    source = "finished cells with fewer epochs"
-    texts = Counter(
-        f"cannot continue from {source}: {start.refusal}"
-        if start.refusal
-        else f"will continue from {source}"
-        for start in starts
-        if start != FIRST_EPOCH
-    )
-    return [f"{count_of(count, 'cell')} {text}" for text, count in texts.items()]
+    counts = Counter(start.refusal for start in starts if start != FIRST_EPOCH)
+    what = "continue from finished cells with fewer epochs"
+    texts = {why: f"cannot {what}: {why}" if why else f"will {what}" for why in counts}
+    return [f"{count_of(count, 'cell')} {texts[why]}" for why, count in counts.items()]
 
 
 def list_rows(plan: Plan, costs: Estimates) -> list[list[str]]:
@@ -255,12 +249,7 @@ def list_rows(plan: Plan, costs: Estimates) -> list[list[str]]:
             places.setdefault(point.title, []).append((cell, point))
     for title, cells in places.items():
         cell, _ = cells[-1]
-        states = Counter(
-            _name_state(plan, each)
-            if point is each.points[0]
-            else f"same as {each.points[0].title}"
-            for each, point in cells
-        )
+        states = Counter(_name_state(plan, *each) for each in cells)
         seconds = costs.seconds(cell.cell)
         seeds = describe_seeds(point.seed for _, point in cells)
         size = f"{cell.size.parameters:,}", f"{cell.size.flops / 1e6:,.1f}"
@@ -270,8 +259,13 @@ def list_rows(plan: Plan, costs: Estimates) -> list[list[str]]:
     return rows
 
 
-def _name_state(plan: Plan, planned: PlannedCell) -> str:
-    """Return the status of a cell; a missing cell of a search is a "candidate"."""
+def _name_state(plan: Plan, planned: PlannedCell, point: Point) -> str:
+    """Return the status of a cell, or the title of its first point if `point` is another one.
+
+    A missing cell of a search is a "candidate".
+    """
+    if point is not planned.points[0]:
+        return f"same as {planned.points[0].title}"
     is_candidate = plan.trials is not None and planned.entry.status == "missing"
     return "candidate" if is_candidate else planned.entry.status
 
@@ -312,9 +306,7 @@ def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
     times = [_describe_time(plan.due[0].cell.config, known)] if known else []
     if unknown:
         cells = count_of(unknown, "cell")
-        times.append(
-            f"unknown for {cells}; make plan ARGS=--calibrate measures 20 training steps of each"
-        )
+        times.append(f"unknown for {cells}; make plan ARGS=--calibrate measures 20 steps of each")
     return [f"time: {'; '.join(times)}"] if times else []
 
 

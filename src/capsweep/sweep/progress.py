@@ -57,9 +57,8 @@ class SweepProgress:
         ledger: Ledger,
         renew: Callable[[int], object] = int,
     ) -> None:
-        self.renew = renew
         self.console, self.names, self.total, self.metric = console, names, total, metric
-        self.ledger, self.lengths = ledger, lengths
+        self.ledger, self.lengths, self.renew = ledger, lengths, renew
         self._work = total - len(lengths) + sum(lengths.values())
         self.done = self.failed = self.stopped = 0
         self._work_done: dict[str, float] = {}  # by signature; includes epochs of earlier commands

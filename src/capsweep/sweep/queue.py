@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.ledger import causes, lease
-from capsweep.ledger.causes import CauseKind
-from capsweep.ledger.lease import LeaseMonitor
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.estimates import Estimates, Limits
 from capsweep.sweep.progress import SweepProgress
@@ -105,7 +103,7 @@ class JobQueue:
         self._begun: set[str] = set()  # keys of the running jobs that have a worker
         self._awaited: dict[str, Job] = {}  # jobs whose cells other processes run, by signature
         self._last_look = float("-inf")  # when the awaited cells were last read
-        self._monitor = LeaseMonitor()
+        self._monitor = lease.LeaseMonitor()
         self._attempts: dict[str, Attempts] = defaultdict(Attempts)
 
     @property
@@ -211,7 +209,7 @@ class JobQueue:
             here as failed because it had lost too many workers.
         """
         signature = job.cell.signature
-        if causes.classify_cause(cause) == CauseKind.OUT_OF_MEMORY:
+        if causes.classify_cause(cause) == causes.CauseKind.OUT_OF_MEMORY:
             larger = self.sharing.enlarge_share(job, self.capacity)
             if larger is not None:
                 text = f"{cause}; trying again with a larger share"

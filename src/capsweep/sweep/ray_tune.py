@@ -35,7 +35,6 @@ from capsweep.runtime.ray_start import ray
 from capsweep.statistics import metric_format
 from capsweep.storage.scratch import make_scratch_prefix
 from capsweep.sweep import cluster_nodes
-from capsweep.sweep.cluster_nodes import ClusterNodes
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.resources import Capacity
 from capsweep.training import Row, RunHooks
@@ -99,7 +98,7 @@ def execute(
         # The nodes of a joined cluster must meet these requirements.
         cluster_nodes.node_requirements(config) if address else nullcontext() as required,
     ):
-        nodes = ClusterNodes(config["cluster"])
+        nodes = cluster_nodes.ClusterNodes(config["cluster"])
         capacity = nodes.read_capacity()
         # Tune reuses the process of a finished trial only for a trial that waits already. So the
         # number of trials that may wait is the number of CPUs, but at least 2.
@@ -201,7 +200,7 @@ class QueueTrials(tune.Callback, tune.Stopper, Searcher):
         jobs: The job of each trial that has not ended, by Tune's trial id.
     """
 
-    def __init__(self, queue: JobQueue, nodes: ClusterNodes) -> None:
+    def __init__(self, queue: JobQueue, nodes: cluster_nodes.ClusterNodes) -> None:
         super().__init__()
         self.queue, self.nodes = queue, nodes
         self.jobs: dict[str, Job] = {}

@@ -62,9 +62,7 @@ def _check_overrides(overrides: Sequence[str], signature: str) -> list[str]:
         UserError: A recorded text is not an override.
     """
     if not all(text.isprintable() and OVERRIDE.fullmatch(text) for text in overrides):
-        raise UserError(
-            f"{signature}: provenance.json has no valid overrides; the file was altered"
-        )
+        raise UserError(f"{signature}: provenance.json has no valid overrides; it was altered")
     return [text for text in overrides if not text.startswith("places.")]
 
 

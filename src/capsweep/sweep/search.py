@@ -11,7 +11,6 @@ from typing import Any
 
 import optuna
 from optuna import distributions as kinds
-from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import TrialState
 from rich.console import Console
 
@@ -21,7 +20,7 @@ from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics import metric_format
-from capsweep.sweep import drive, expand, plan
+from capsweep.sweep import drive, expand, plan, trials
 from capsweep.sweep.drive import RunOptions, SweepEnd
 from capsweep.sweep.estimates import Estimates, Limits
 from capsweep.sweep.expand import Point
@@ -29,14 +28,7 @@ from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.queue import Executor, JobQueue
 from capsweep.sweep.resources import AUTO, Capacity
 from capsweep.sweep.spec import Sweep
-from capsweep.sweep.trials import (
-    Trial,
-    count_left,
-    describe_search,
-    read_trials,
-    read_value,
-    search_of,
-)
+from capsweep.sweep.trials import Trial, search_of
 from capsweep.tracking import mode as modes
 from capsweep.training.run import Job, Outcome
 
@@ -51,7 +43,7 @@ class TrialQueue(JobQueue):
 
     Args:
         sweep: The search.
-        trials: The trials that are already in the ledger.
+        known: The trials that are already in the ledger.
         ledger: The ledger of the trials.
         progress: Shows starts, epochs and ends of trials.
         mode: The mode of W&B for all trials: online, offline or none.
@@ -67,7 +59,7 @@ class TrialQueue(JobQueue):
     def __init__(
         self,
         sweep: Sweep,
-        trials: list[Trial],
+        known: list[Trial],
         ledger: Ledger,
         progress: SweepProgress,
         mode: str,
@@ -78,31 +70,31 @@ class TrialQueue(JobQueue):
         self._numbers: dict[str, int] = {}  # Optuna's numbers of unfinished trials, by signature
         self.repeated = 0
         self._distributions = _list_distributions(sweep)
-        self.study = self._make_study(trials)
+        self.study = self._make_study(known)
 
-    def _make_study(self, trials: list[Trial]) -> optuna.Study:
+    def _make_study(self, known: list[Trial]) -> optuna.Study:
         """Return a study that knows these trials, and that draws the interrupted trials first."""
         # The seed changes with each resume; otherwise the sampler would repeat its first draws.
-        sampler = SAMPLERS[self.search.sampler](seed=self.sweep.seeds[0] + len(trials))
+        sampler = SAMPLERS[self.search.sampler](seed=self.sweep.seeds[0] + len(known))
         is_higher_better = metric_format.measure_of(self.search.metric).higher_is_better
         direction = "maximize" if is_higher_better else "minimize"
         study = optuna.create_study(sampler=sampler, direction=direction)
-        for trial in trials:
+        for trial in known:
             params = self._make_params(trial)
             state, value = self._judge_entry(trial.entry)
             if state == TrialState.RUNNING:
                 study.enqueue_trial(params)
                 continue
             own = {name: self._distributions[name] for name in params}
-            known = {"state": state, "value": value, "params": params, "distributions": own}
-            study.add_trial(optuna.create_trial(**known))
+            ended = {"state": state, "value": value, "params": params, "distributions": own}
+            study.add_trial(optuna.create_trial(**ended))
         return study
 
     def _judge_entry(self, entry: Entry) -> tuple[TrialState, float | None]:
         """Convert a trial's entry in the ledger into Optuna's state and the metric's value."""
         if entry.result is None:
             return ENDS.get(entry.status, TrialState.RUNNING), None
-        value = read_value(entry, self.search.metric)  # None if older code did not measure it
+        value = trials.read_value(entry, self.search.metric)  # None if older code lacks the metric
         return (TrialState.FAIL if value is None else TrialState.COMPLETE), value
 
     @property
@@ -196,7 +188,7 @@ class TrialQueue(JobQueue):
         params: dict[str, Any] = {ARM: arm}
         for choice in trial.place:
             name = f"{arm}/{choice.key}"
-            is_listed = isinstance(self._distributions[name], CategoricalDistribution)
+            is_listed = isinstance(self._distributions[name], kinds.CategoricalDistribution)
             params[name] = json.dumps(choice.value) if is_listed else choice.value
         return params
 
@@ -213,15 +205,14 @@ class TrialQueue(JobQueue):
         return Job(cell, labels, resources["cpu"], gpu=1.0 if takes_gpu else 0.0)
 
 
-def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
+def _list_distributions(sweep: Sweep) -> dict[str, kinds.BaseDistribution]:
     """Return Optuna's distributions: one for the arm, one for each axis or interval of an arm."""
-    distributions: dict[str, BaseDistribution] = {
-        ARM: CategoricalDistribution([arm.name for arm in sweep.arms])
-    }
+    arms = kinds.CategoricalDistribution([arm.name for arm in sweep.arms])
+    distributions: dict[str, kinds.BaseDistribution] = {ARM: arms}
     for arm in sweep.arms:
         for axis in arm.axes:
             values = [json.dumps(value) for value in axis.values]  # Optuna cannot store lists
-            distributions[f"{arm.name}/{axis.key}"] = CategoricalDistribution(values)
+            distributions[f"{arm.name}/{axis.key}"] = kinds.CategoricalDistribution(values)
         for interval in arm.intervals:
             bounds: tuple[Any, ...] = interval.low, interval.high, interval.log
             kind = kinds.IntDistribution if interval.integer else kinds.FloatDistribution
@@ -245,11 +236,11 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     plan.check_data(candidates.cells, node)
     execute = _choose_executor(sweep, options, config["epochs"])
     mode, reason = modes.decide_mode(config)
-    trials = read_trials(sweep, ledger)
-    rest = count_left(sweep, trials)
+    known = trials.read_trials(sweep, ledger)
+    rest = trials.count_left(sweep, known)
     progress = SweepProgress(console, {}, rest, search.metric, {}, ledger, options.renew)
-    queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)
-    console.out(f"{describe_search(sweep, trials)}\n{reason}")
+    queue = TrialQueue(sweep, known, ledger, progress, mode, options.limits)
+    console.out(f"{trials.describe_search(sweep, known)}\n{reason}")
     with progress:
         execute(queue, node.storage / "ray", config)
     return describe_end(queue)
@@ -277,9 +268,7 @@ def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor
     """
     search = search_of(sweep)
     if options.limits.budget is not None or options.part is not None:
-        raise ConfigError(
-            "BUDGET and SHARD are for ablations; limit a search with MAX_HOURS or search.trials"
-        )
+        raise ConfigError("BUDGET and SHARD are for ablations; limit a search with MAX_HOURS")
     execute = drive.choose_executor(options.executor)
     if search.scheduler == "none":
         return execute

@@ -4,6 +4,7 @@
 missing key that the format requires.
 """
 
+import difflib
 import math
 import re
 from collections import Counter
@@ -17,7 +18,6 @@ from pydantic.dataclasses import dataclass as checked
 
 from capsweep.config import bounded_yaml, package_files
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import suggest_name
 from capsweep.config.overrides import Interval, Override
 from capsweep.config.words import BY_NAME
 from capsweep.errors import ConfigError
@@ -31,7 +31,6 @@ MOST_LETTERS = 80  # largest number of characters of typed words in the name of 
 Place: TypeAlias = tuple[Override, ...]  # one value of each axis
 
 Text = Annotated[str, Field(strict=True, pattern=r"\S")]
-ValidationMetric = Annotated[str, Field(strict=True, pattern="^val/")]  # not a metric of test data
 STRICT = ConfigDict(extra="forbid")
 Texts = list[StrictStr]
 UNKNOWN_KEY = "unexpected_keyword_argument"  # pydantic's name of the error for an unknown key
@@ -56,7 +55,7 @@ class Published:
 class Search:
     """The section `search` of a file: how settings are drawn and chosen."""
 
-    metric: ValidationMetric  # the metric that ranks trials
+    metric: StrictStr  # the metric that ranks trials
     trials: Annotated[int, Field(strict=True, ge=1)]  # number of trials to draw
     sampler: Literal["optuna", "random"] = "optuna"  # optuna: TPE; random: random search
     scheduler: Literal["asha", "none"] = "asha"  # asha: stops trials that are behind other trials
@@ -131,9 +130,7 @@ class Arm:
     @property
     def first_place(self) -> Place:
         """The first value of each axis, and the lower end of each interval."""
-        lows = ((one.key, one.low) for one in self.intervals)
-        firsts = ((axis.key, axis.value) for axis in self.axes)
-        return tuple(Override(key, (value,)) for key, value in (*firsts, *lows))
+        return tuple(axis.split()[0] for axis in (*self.axes, *self.intervals))
 
 
 @dataclass(frozen=True)
@@ -209,6 +206,8 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
     arms = tuple(_read_arm(*item, base, is_search) for item in sections.items())
     read = Sweep(path.stem, path, file.question, check_seeds("seeds", file.seeds), arms)
     if is_search:
+        if not file.search.metric.startswith("val/"):
+            raise ConfigError("search.metric: must begin with val/ (never choose on test data)")
         return replace(read, metric=file.search.metric, search=file.search)
     if file.baseline not in sections:
         raise ConfigError(f"baseline: {file.baseline}: no such arm; have {', '.join(sections)}")
@@ -243,10 +242,9 @@ def _check_file(kind: Any, content: Any) -> Any:
         if fault["type"] == UNKNOWN_KEY:
             section = SECTIONS.get(str(fault["loc"][0]), Published) if fault["loc"][1:] else kind
             known = [each.name for each in fields(section)]
-            hint = suggest_name(str(fault["loc"][-1]), known) or f"have {', '.join(known)}"
+            close = difflib.get_close_matches(str(fault["loc"][-1]), known, 1, 0.5)
+            hint = f"did you mean {close[0]}?" if close else f"have {', '.join(known)}"
             raise ConfigError(f"{key}: no such key; {hint}") from error
-        if fault["type"] == "string_pattern_mismatch" and key == "search.metric":
-            raise ConfigError(f"{key}: must begin with val/ (never choose on test data)") from error
         raise ConfigError(describe_fault(error)) from error
 
 
@@ -269,9 +267,7 @@ def _read_arm(name: str, section: ArmSection, base: Sequence[Override], is_searc
     zipped = section.space.get(ZIP, {})
     is_zip = not is_search and isinstance(zipped, Mapping) and len(zipped) > 1
     if ZIP in section.space and not is_zip:
-        raise ConfigError(
-            f"{where}.zip must map two keys or more to lists of equal length; a search has no zip"
-        )
+        raise ConfigError(f"{where}.zip must map two or more keys to lists; a search has no zip")
     single = [(key, values) for key, values in section.space.items() if key != ZIP]
     pairs = (*single, *zipped.items())
     axes = [_read_axis(where, str(key), values, is_search) for key, values in pairs]
@@ -280,9 +276,7 @@ def _read_arm(name: str, section: ArmSection, base: Sequence[Override], is_searc
             check_axis(where, axis)
     keys = [each.key for each in (*fixed, *axes)]
     if (key := _find_repeated(keys)) is not None:
-        raise ConfigError(
-            f"arms.{name}: {key} is set twice, in base, fixed or space; keep one of the two"
-        )
+        raise ConfigError(f"arms.{name}: {key} is set twice, in base, fixed or space; keep one")
     if "seed" in keys:
         raise ConfigError(f"arms.{name}: seed cannot be an axis; list seeds in the section seeds")
     return Arm(
@@ -304,9 +298,7 @@ def _read_axis(where: str, key: str, values: Any, is_search: bool) -> Override |
     axis = grammar.parse_axis(f"{key}={values}")
     if is_search or isinstance(axis, Override):
         return axis
-    raise ConfigError(
-        f"{where}.{key}: an ablation cannot run an interval; list its values, or set kind: search"
-    )
+    raise ConfigError(f"{where}.{key} is an interval; list its values, or set kind: search")
 
 
 def check_axis(where: str, axis: Override) -> Override:

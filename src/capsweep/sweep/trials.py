@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from capsweep.config import overrides as grammar
-from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
@@ -92,7 +91,7 @@ def _find_place(
     values = {o.key: o.value for o in grammar.parse_single(map(str, recorded.get("overrides", ())))}
     for arm in sweep.arms:
         if all(key in values and _may_draw(arm, key, values[key]) for key in arm.keys):
-            place = tuple(Override(key, (values[key],)) for key in arm.keys)
+            place = tuple(grammar.Override(key, (values[key],)) for key in arm.keys)
             point = expand.make_point(arm, place, sweep.seeds[0])
             if point.cell.signature == signature:
                 yield point, place
@@ -129,9 +128,8 @@ def tabulate_trials(sweep: Sweep, trials: Sequence[Trial]) -> tuple[Sweep, list[
     equal = sum(trial.value == ranked[0].value for trial in ranked)
     tied = f"{equal} trials share the best {sweep.metric}, so it cannot rank them"
     notes = (*sweep.notes, *([tied] if equal > 1 else []), _describe_choice(sweep, trials))
-    return replace(expand.with_rows(sweep), notes=notes), [
-        trial.point for trial in (*ranked, *failed)
-    ]
+    shown = [trial.point for trial in (*ranked, *failed)]
+    return replace(expand.with_rows(sweep), notes=notes), shown
 
 
 def _describe_choice(sweep: Sweep, trials: Sequence[Trial]) -> str:

@@ -1,7 +1,7 @@
 """The job that stores MultiMNIST in shards; `capsweep.data.pairs` composes the pairs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -10,50 +10,30 @@ import torch
 from capsweep.data.batches import Split
 from capsweep.data.images import LabelledImages, Splits, divide_examples
 from capsweep.data.pairs import VERSION
-from capsweep.shards.layout import MULTIMNIST, Maker, compose_pairs, make_pair_source
-from capsweep.shards.manifest import DataSetContent, Fields, Origin, hash_declared
+from capsweep.shards.layout import MULTIMNIST, Maker, ShardJob, compose_pairs, make_pair_source
+from capsweep.shards.manifest import DataSetContent, Origin, hash_declared
 
 
-@dataclass(frozen=True)
-class MultiMnist:
-    """A job that makes pairs of digits.
+def build_maker(
+    digits: Mapping[str, tuple[np.ndarray, np.ndarray]], settings: Mapping[str, Any], split: str
+) -> Maker:
+    """Return a function that composes the pairs of a split, one range per call.
 
-    Attributes:
-        content: The description of the data set.
+    Args:
         digits: The single digits of "train" and "test": uint8 images [N, C, H, W] and int64 labels
             [N].
+        settings: The settings of the pairs.
+        split: Name of the split.
     """
-
-    content: DataSetContent
-    digits: Mapping[str, tuple[np.ndarray, np.ndarray]]
-
-    def list_fields(self) -> Fields:
-        """Return the dtype and the shape of each field of a pair; see `ShardJob.list_fields`."""
-        channels, height, width = self.digits["train"][0].shape[1:]
-        margins = 2 * self.content.settings["margin"]
-        canvas = (channels, height + margins, width + margins)
-        return {
-            "images": ("uint8", canvas),
-            "labels": ("uint8", (2,)),
-            "indices": ("uint32", (2,)),
-            "shifts": ("int8", (2, 2)),
-        }
-
-    def build_maker(self, split: str) -> Maker:
-        """Return a function that composes the pairs of a split, one range per call.
-
-        Args:
-            split: Name of the split.
-        """
-        # The arrays are not copied, so that all workers of a node share those in Ray's store.
-        train, test = (
-            LabelledImages(*map(torch.from_dlpack, self.digits[name])) for name in ("train", "test")
-        )
-        source = make_pair_source(Splits(train, test), cast(Split, split), self.content.settings)
-        return lambda start, stop: compose_pairs(source, torch.arange(start, stop))
+    # The arrays are not copied, so that all workers of a node share those in Ray's store.
+    train, test = (
+        LabelledImages(*map(torch.from_dlpack, digits[name])) for name in ("train", "test")
+    )
+    source = make_pair_source(Splits(train, test), cast(Split, split), settings)
+    return lambda start, stop: compose_pairs(source, torch.arange(start, stop))
 
 
-def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -> MultiMnist:
+def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -> ShardJob:
     """Prepare the job that makes the pairs of a configuration with `dataset=multimnist`.
 
     Args:
@@ -63,7 +43,7 @@ def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -
             The validation split always has one pair per digit.
 
     Raises:
-        ConfigError: If `dataset.validation` leaves no training digits.
+        ConfigError: If `dataset.validation` leaves no training digits, or digits of one class.
     """
     origin = Origin(dataset["source"], hash_declared({"sha256": dataset["reader"]["sha256"]}))
     settings = {name: dataset["batches"][name] for name in ("seed", "margin", "shift")}
@@ -78,4 +58,7 @@ def prepare_job(dataset: Mapping[str, Any], digits: Splits, pairs: int | None) -
         name: (examples.images_NCHW.numpy(), examples.labels_N.numpy())
         for name, examples in (("train", digits.train), ("test", digits.test))
     }
-    return MultiMnist(DataSetContent(MULTIMNIST, VERSION, settings, origin, splits), arrays)
+    build = partial(build_maker, arrays, settings)
+    example = build("train")(0, 1)
+    fields = {name: (str(array.dtype), array.shape[1:]) for name, array in example.items()}
+    return ShardJob(DataSetContent(MULTIMNIST, VERSION, settings, origin, splits), fields, build)

@@ -5,8 +5,6 @@ bytes, whatever happens to the command; impossible settings are refused before a
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import h5py
 import pytest
@@ -21,7 +19,7 @@ from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.shards import making, manifest
 from capsweep.shards.layout import ShardJob, divide_into_parts
-from capsweep.shards.manifest import DataSetContent, Fields, Origin
+from capsweep.shards.manifest import DataSetContent, Origin
 
 Capture = pytest.CaptureFixture[str]
 
@@ -29,8 +27,7 @@ Capture = pytest.CaptureFixture[str]
 def count_job(**splits: int) -> ShardJob:
     """A job of so many examples of one byte, which are never made."""
     content = DataSetContent("counted", 1, {}, Origin("none", "0" * 64), splits)
-    fields: Fields = {"images": ("uint8", (1,))}
-    return cast(ShardJob, SimpleNamespace(content=content, list_fields=lambda: fields))
+    return ShardJob(content, {"images": ("uint8", (1,))}, pytest.fail)
 
 
 @given(st.integers(1, 5000), st.integers(0, 5000), st.data())

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from disturbed_jobs import Disturbed, making_importable
+from disturbed_jobs import disturb, making_importable
 
 from capsweep.cli.data import prepare_job
 from capsweep.shards import ray_tasks
@@ -91,23 +91,25 @@ def test_the_shards_are_those_of_the_local_engine_to_the_byte(
 def test_a_shard_whose_worker_is_killed_is_made_by_another(
     run_tasks: TaskRunner, job: ShardJob, folder: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    killed = Disturbed(job, folder.parent / "notes", at=SHARD + 1500)
+    notes = folder.parent / "notes"
+    killed = disturb(job, notes, at=SHARD + 1500)
     outcomes = list(run_tasks(MakingPlan(killed, folder, PARTS)))
     assert [outcome.cause for outcome in outcomes] == [""] * 4
-    assert len(list(killed.notes.iterdir())) == 1
+    assert len(list(notes.iterdir())) == 1
     assert read_files(folder) == undisturbed
 
 
 def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
     run_tasks: TaskRunner, job: ShardJob, folder: Path
 ) -> None:
-    killed = Disturbed(job, folder.parent / "notes", at=SHARD + 1500, times=99)
+    notes = folder.parent / "notes"
+    killed = disturb(job, notes, at=SHARD + 1500, times=99)
     outcomes = list(run_tasks(MakingPlan(killed, folder, PARTS)))
     [lost] = [outcome for outcome in outcomes if outcome.shard is None]
     assert lost.part.name == "train-00001.h5"
     assert "the worker was lost (WorkerCrashedError" in lost.cause
     assert "type the same command again to continue" in lost.cause
-    assert len(list(killed.notes.iterdir())) == 1 + ray_tasks.RETRIES
+    assert len(list(notes.iterdir())) == 1 + ray_tasks.RETRIES
     assert len(outcomes) == 4
 
 

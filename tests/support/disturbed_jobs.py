@@ -5,14 +5,14 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from capsweep.shards.layout import Maker, ShardJob
-from capsweep.shards.manifest import DataSetContent, Fields
 
 
 @contextmanager
@@ -24,31 +24,20 @@ def making_importable() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Disturbed:
-    """The examples of another job. Each worker that is to make example `at` kills itself, `times`
-    times in all, of each of which there is a file in `notes`.
+def disturb(job: ShardJob, notes: Path, at: int, times: int = 1) -> ShardJob:
+    """The same examples. Each worker that is to make example `at` kills itself, `times` times in
+    all, of each of which there is a file in `notes`.
     """
+    return replace(job, build_maker=partial(_build_disturbed, job, notes, at, times))
 
-    job: ShardJob
-    notes: Path
-    at: int
-    times: int = 1
 
-    @property
-    def content(self) -> DataSetContent:
-        return self.job.content
+def _build_disturbed(job: ShardJob, notes: Path, at: int, times: int, split: str) -> Maker:
+    make = job.build_maker(split)
 
-    def list_fields(self) -> Fields:
-        return self.job.list_fields()
+    def make_or_die(start: int, stop: int) -> Mapping[str, np.ndarray]:
+        if start <= at < stop and len(list(notes.iterdir())) < times:
+            (notes / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make(start, stop)
 
-    def build_maker(self, split: str) -> Maker:
-        make = self.job.build_maker(split)
-
-        def make_or_die(start: int, stop: int) -> Mapping[str, np.ndarray]:
-            if start <= self.at < stop and len(list(self.notes.iterdir())) < self.times:
-                (self.notes / str(os.getpid())).touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            return make(start, stop)
-
-        return make_or_die
+    return make_or_die

@@ -8,26 +8,20 @@ from pathlib import Path
 
 import commands
 import h5py
-import torch
 from commands import Process
 
 from capsweep import cli
 from capsweep.cli.data import prepare_job
+from capsweep.config import compose
 from capsweep.data.batches import Split
-from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.pairs import PairSource
 from capsweep.shards import manifest
-from capsweep.shards.layout import (
-    ShardJob,
-    divide_into_parts,
-    make_pair_source,
-    write_shard,
-)
+from capsweep.shards.layout import ShardJob, divide_into_parts, make_pair_source, write_shard
 from capsweep.shards.making import build_manifest
 from capsweep.shards.manifest import Manifest
 from capsweep.shards.reader import declare_data_set
 from capsweep.storage.files import hash_file
-from data_prep.multimnist import MultiMnist
+from capsweep.training import build
 
 Folder = tuple[Path, Manifest]
 
@@ -38,20 +32,15 @@ PAIRS = 2  # of each training digit: 2,874 examples
 
 
 @cache
-def job(*overrides: str) -> MultiMnist:
+def job(*overrides: str) -> ShardJob:
     """MultiMNIST of the embedded digits."""
-    made = prepare_job("multimnist", ["dataset.source=digits", *overrides], PAIRS)
-    assert isinstance(made, MultiMnist)
-    return made
+    return prepare_job("multimnist", ["dataset.source=digits", *overrides], PAIRS)
 
 
 def source(split: Split) -> PairSource:
     """What composes the same pairs on the fly."""
-    digits = {
-        name: LabelledImages(torch.tensor(images), torch.tensor(labels).long())
-        for name, (images, labels) in job().digits.items()
-    }
-    return make_pair_source(Splits(**digits), split, job().content.settings)
+    config = compose.cell(["dataset=multimnist", "dataset.source=digits"]).config
+    return make_pair_source(build.build_reader(config).read(""), split, job().content.settings)
 
 
 def make(folder: Path, made_by: ShardJob | None = None, shards: int = 3) -> Manifest:

@@ -17,10 +17,10 @@ import io
 import json
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -57,28 +57,16 @@ MOST_BYTES = 2**29  # largest size of a shard in bytes; a shard is made in memor
 Maker: TypeAlias = Callable[[int, int], Mapping[str, np.ndarray]]
 
 
-class ShardJob(Protocol):
+@dataclass(frozen=True)
+class ShardJob:
     """A job that makes the examples of one data set.
 
     A job is sent to Ray workers. So it must be picklable, and its data must be numpy arrays.
     """
 
-    @property
-    def content(self) -> DataSetContent:
-        """The description of the examples; its hash is the fingerprint of the data set."""
-        ...
-
-    def list_fields(self) -> Fields:
-        """Return the dtype and the shape of each field of an example."""
-        ...
-
-    def build_maker(self, split: str) -> Maker:
-        """Return a function that makes the examples of a split, one range per call.
-
-        Args:
-            split: Name of the split.
-        """
-        ...
+    content: DataSetContent  # the examples; the hash is the fingerprint of the data set
+    fields: Fields  # dtype and shape of each field of an example
+    build_maker: Callable[[str], Maker]  # returns the function that makes the examples of a split
 
 
 def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...]:
@@ -105,7 +93,7 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
     shards = -(-count // DEFAULT_EXAMPLES) if shards is None else shards
     if not 1 <= shards <= count:
         raise ConfigError(f"SHARDS={shards}: must be 1 to {count:,} (the {first} examples)")
-    room = MOST_BYTES // count_bytes(job.list_fields())
+    room = MOST_BYTES // count_bytes(job.fields)
     if (usual := -(-count // shards)) > room:
         raise ConfigError(
             f"SHARDS={shards}: must be {-(-count // room)} or more, so that a shard fits in memory"
@@ -169,7 +157,7 @@ def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Sh
                 fletcher32=True,
                 track_times=False,  # so that equal examples give equal bytes
             )
-            for name, (dtype, shape) in job.list_fields().items()
+            for name, (dtype, shape) in job.fields.items()
         }
         for start in range(0, part.examples, AT_ONCE):
             stop = min(start + AT_ONCE, part.examples)

@@ -75,7 +75,7 @@ class MakingPlan:
     @property
     def missing_bytes(self) -> int:
         """The approximate number of bytes of the missing shards."""
-        return sum(part.examples for part in self.missing) * count_bytes(self.job.list_fields())
+        return sum(part.examples for part in self.missing) * count_bytes(self.job.fields)
 
     @property
     def free(self) -> int:
@@ -89,9 +89,9 @@ class MakingPlan:
 
         A folder that was begun with one description cannot be continued with another.
         """
-        content, names = self.job.content, self.job.list_fields()
+        content = self.job.content
         shards = {split: sum(p.split == split for p in self.parts) for split in content.splits}
-        values = {**asdict(content), "fields": ", ".join(names), "shards": shards}
+        values = {**asdict(content), "fields": ", ".join(self.job.fields), "shards": shards}
         return json.dumps({"identity": flatten(values)}, indent=2) + "\n"
 
 
@@ -218,8 +218,8 @@ def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
         job: The job that made the examples.
         shards: Entries of all shards. The shards of a split are in the order of its examples.
     """
-    content, fields = job.content, job.list_fields()
-    return Manifest(FORMAT, content.fingerprint, content, "pixels", fields, tuple(shards))
+    fingerprint = job.content.fingerprint
+    return Manifest(FORMAT, fingerprint, job.content, "pixels", job.fields, tuple(shards))
 
 
 def run_plan(

@@ -64,34 +64,40 @@ def size_in_pixels(text: str) -> tuple[int, int]:
     return int(sides[1]), int(sides[2] or sides[1])
 
 
-def _option(name: str, text: str | None = None, **settings: Any) -> Option:
+def option(name: str, text: str, **settings: Any) -> Option:
+    """Return an option of a command.
+
+    Args:
+        name: Name of the option, such as `--eps`.
+        text: Help text of the option.
+        settings: Further arguments of argparse's `add_argument`.
+    """
     return name, {"help": text, **settings}
 
 
 def _switch(name: str, text: str) -> Option:
-    return _option(name, text, action="store_true")
+    return option(name, text, action="store_true")
 
 
-DEVICE = _option("--device", "auto (default: a GPU if there is one), cpu, ...", default="auto")
+DEVICE = option("--device", "auto (default: a GPU if there is one), cpu, ...", default="auto")
 DRY_RUN = _switch("--dry-run", "print what would be done, and do nothing")
-FILE = _option("file", "a tar file", type=Path)
-JOB = (_option("sweep", "the name of a sweep, or the id of its job", nargs="?"),)
+FILE = option("file", "a tar file", type=Path)
+JOB = (option("sweep", "the name of a sweep, or the id of its job", nargs="?"),)
 JSON = _switch("--json", "print JSON, for programs")
-OVERRIDES = _option("overrides", "key=value, as for capsweep train", nargs="*")
-FOLDER = _option("path", "the data set's folder, which has an index.json", type=Path)
-SIGNATURE = _option("signature", "the signature of a cell, or its first characters")
-SIGNATURES = _option("signature", "only these cells, by first characters; default: all", nargs="*")
+OVERRIDES = option("overrides", "key=value, as for capsweep train", nargs="*")
+FOLDER = option("path", "the data set's folder, which has an index.json", type=Path)
+SIGNATURE = option("signature", "the signature of a cell, or its first characters")
+SIGNATURES = option("signature", "only these cells, by first characters; default: all", nargs="*")
 SWEPT = "a file of sweeps/ (default: ablation) or a path that ends in .yaml, then words"
-SWEEP = (_option("sweep", SWEPT, nargs="*", default=[]),)
+SWEEP = (option("sweep", SWEPT, nargs="*", default=[]),)
 RUN = (
     DRY_RUN,
     _switch("--detach", "submit the sweep to the cluster's job server, and return at once"),
     _switch("--here", "use the Ray of the cluster to which this node belongs"),
 )
-MAKE = (OVERRIDES, DRY_RUN)
 SYNC = (
-    _option("--jobs", "cells uploaded at once (default: 4)", type=whole_number(1), default=4),
-    _option("--timeout", "seconds for each cell (default: 120)", type=whole_number(1), default=120),
+    option("--jobs", "cells uploaded at once (default: 4)", type=whole_number(1), default=4),
+    option("--timeout", "seconds for each cell (default: 120)", type=whole_number(1), default=120),
 )
 PLAN = (_switch("--calibrate", "time 20 training steps of each network without estimate"), JSON)
 REPORT = (
@@ -99,19 +105,19 @@ REPORT = (
     _switch("--live", argparse.SUPPRESS),  # typed by a sweep that renews its page as it runs
     JSON,
 )
-FILTERS = _option(
+FILTERS = option(
     "filters", "settings, states or first characters: seed=0 status=failed ab", nargs="*"
 )
-REMOVABLE = _option("signature", "cells, by first characters of their signatures", nargs="+")
+REMOVABLE = option("signature", "cells, by first characters of their signatures", nargs="+")
 RERUN = _switch("--run", "run the cell again, and compare its metrics with the stored ones")
 LIGHT = _switch("--without-weights", "leave out the files weights.ckpt")
 NEW = (
-    _option("kind", "what to write", choices=["routing", "loss", "model", "dataset", "sweep"]),
-    _option("name", "small letters, digits and _, such as cosine_routing"),
-    _option("--file", "for a data set: pictures in folders, or .csv, IDX or .npz files", type=Path),
-    _option("--test", "its test images: a share such as 0.2, or a path", type=share_or_path),
-    _option("--validation", "its validation images: a share, or a path", type=share_or_path),
-    _option("--size", "stretch its pictures to N or HEIGHTxWIDTH pixels", type=size_in_pixels),
+    option("kind", "what to write", choices=["routing", "loss", "model", "dataset", "sweep"]),
+    option("name", "small letters, digits and _, such as cosine_routing"),
+    option("--file", "for a data set: pictures in folders, or .csv, IDX or .npz files", type=Path),
+    option("--test", "its test images: a share such as 0.2, or a path", type=share_or_path),
+    option("--validation", "its validation images: a share, or a path", type=share_or_path),
+    option("--size", "stretch its pictures to N or HEIGHTxWIDTH pixels", type=size_in_pixels),
 )
 
 COMMANDS = {
@@ -138,7 +144,7 @@ LEDGER = {
     "import": ("check a file that export wrote, and add its cells", [FILE]),
 }
 DATA = {
-    "make": ("make the missing shards of a data set", MAKE),
+    "make": ("make the missing shards of a data set", [OVERRIDES, DRY_RUN]),
     "verify": ("print the content of a data set, and each missing or altered file", [FOLDER]),
 }
 WANDB = {
@@ -254,7 +260,7 @@ def _add_command(commands: Any, handler: str, name: str, command: Command, group
     """Add a command, its options, and the words that its help lists."""
     text, options = command
     listed = words.describe_words(words.find_target([*group.split(), name]))
-    if listed and any(option in (OVERRIDES, *SWEEP) for option in options):
+    if listed and any(each in (OVERRIDES, *SWEEP) for each in options):
         listed += "\n  key=value              any key of conf/"
     parser = commands.add_parser(
         name,
@@ -263,8 +269,8 @@ def _add_command(commands: Any, handler: str, name: str, command: Command, group
         epilog=f"words:\n{listed}" if listed else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for option, settings in options:
-        parser.add_argument(option, **settings)
+    for name_or_flag, settings in options:
+        parser.add_argument(name_or_flag, **settings)
     parser.set_defaults(handler=handler, command=name, program=parser.prog)
 
 

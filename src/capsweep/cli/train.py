@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 
 import hydra
-from omegaconf import DictConfig
 
 from capsweep.config import compose, package_files, places
 from capsweep.config.cell import Cell
@@ -54,16 +53,10 @@ def main(arguments: Sequence[str]) -> int:
     # A group within a group may be typed with a dot, which Hydra would read as a key.
     pairs = [word.partition("=") for word in arguments]
     sys.argv = ["capsweep", *(f"{with_slashes(key)}{eq}{value}" for key, eq, value in pairs)]
+    # Hydra must be given a function to call, but it only prints here.
     conf = str(package_files.find_folder("conf"))
-    hydra.main(config_path=conf, config_name="train", version_base="1.3")(_ignore_config)()
+    hydra.main(config_path=conf, config_name="train", version_base="1.3")(lambda config: None)()
     return 0
-
-
-def _ignore_config(_: DictConfig) -> None:
-    """Do nothing.
-
-    Hydra must be given a function to call, but we use Hydra here only for its printed output.
-    """
 
 
 def _check_arguments(arguments: Sequence[str], options: set[str]) -> None:

@@ -14,19 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from capsweep.cli.program import Option
-
-
-def option(name: str, text: str, **settings: Any) -> Option:
-    """Return an option of a command.
-
-    Args:
-        name: Name of the option, such as `--eps`.
-        text: Help text of the option.
-        settings: Further arguments of argparse's `add_argument`.
-    """
-    return name, {"help": text, **settings}
-
 
 def make_list_type(
     what: str, read: Callable[[str], Any], is_right: Callable[[Any], bool]

@@ -4,9 +4,8 @@ import argparse
 import pkgutil
 from pathlib import Path
 
-from capsweep.cli.program import Command
+from capsweep.cli.program import Command, option
 from capsweep.errors import UserError
-from capsweep.lab.commands import option
 
 ON_REQUEST = "parity"  # runs only if the user names it
 # The module of each benchmark, by name.

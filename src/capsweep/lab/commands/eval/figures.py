@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from capsweep.cli.program import DEVICE, SIGNATURE, SWEEP, Command, Option, whole_number
+from capsweep.cli.program import DEVICE, SIGNATURE, SWEEP, Command, Option, option, whole_number
 from capsweep.errors import NotApplicableError
-from capsweep.lab.commands import make_list_type, option
+from capsweep.lab.commands import make_list_type
 from capsweep.lab.commands.eval.sweeps import FIRST_IMAGES
 
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from capsweep.cli.program import DEVICE, SIGNATURE, Command
-from capsweep.lab.commands import option
+from capsweep.cli.program import DEVICE, SIGNATURE, Command, option
 
 PREDICT = (
     SIGNATURE,

@@ -6,8 +6,8 @@ the table, because its numbers belong to several cells together.
 
 import argparse
 
-from capsweep.cli.program import DEVICE, SWEEP, Command, whole_number
-from capsweep.lab.commands import make_list_type, option
+from capsweep.cli.program import DEVICE, SWEEP, Command, option, whole_number
+from capsweep.lab.commands import make_list_type
 from capsweep.lab.evaluation import TRACED_EXAMPLES
 
 METHODS = ("fgsm", "bim", "pgd")

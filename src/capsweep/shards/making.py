@@ -20,15 +20,8 @@ from typing import TypeAlias
 
 from capsweep.config.cell import flatten
 from capsweep.errors import DataError, UserError
-from capsweep.shards import manifest
-from capsweep.shards.layout import (
-    DAMAGE_ERRORS,
-    ShardJob,
-    divide_into_parts,
-    find_disagreements,
-    open_shard,
-    write_shard,
-)
+from capsweep.shards import layout, manifest
+from capsweep.shards.layout import ShardJob
 from capsweep.shards.manifest import FORMAT, INDEX, STATE, Manifest, Shard, ShardPart, count_bytes
 from capsweep.storage import stores
 from capsweep.storage.files import hash_file, read_plain_file, write_text
@@ -115,7 +108,7 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
             of shards is not possible.
     """
     stores.check_folder(str(folder), "STORAGE")
-    plan = MakingPlan(job, folder, divide_into_parts(job, shards))
+    plan = MakingPlan(job, folder, layout.divide_into_parts(job, shards))
     check_folder(plan)
     if plan.missing_bytes > plan.free:
         raise UserError(
@@ -185,7 +178,7 @@ def make_shard(job: ShardJob, folder: Path, part: ShardPart) -> ShardOutcome:
         raise FileNotFoundError(errno.ENOENT, "this node does not see the driver's folder")
     if (shard := _find_whole(job, folder, part)) is not None:
         return ShardOutcome(part, shard)
-    made = write_shard(folder, job, part, job.build_maker(part.split))
+    made = layout.write_shard(folder, job, part, job.build_maker(part.split))
     return ShardOutcome(part, made, is_made=True)
 
 
@@ -202,8 +195,8 @@ def _find_whole(job: ShardJob, folder: Path, part: ShardPart) -> Shard | None:
     with suppress(DataError):  # an `index.json` that is absent or damaged is written at the end
         if shard not in manifest.read_manifest(folder).shards:
             return None
-    with suppress(*DAMAGE_ERRORS), open_shard(path) as file:
-        if any(find_disagreements(file, build_manifest(job, []), shard)):
+    with suppress(*layout.DAMAGE_ERRORS), layout.open_shard(path) as file:
+        if any(layout.find_disagreements(file, build_manifest(job, []), shard)):
             return None  # the arrays are not read, because they may declare any size
         for stored in file.values():
             stored[:]

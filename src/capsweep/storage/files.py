@@ -137,9 +137,4 @@ def hash_bytes(data: bytes) -> str:
 def hash_file(path: Path) -> str:
     """Compute the hexadecimal sha256 of a file, without loading the whole file into memory."""
     with path.open("rb", buffering=0) as file:
-        return hash_open_file(file)
-
-
-def hash_open_file(file: IO[bytes]) -> str:
-    """Compute the hexadecimal sha256 of an open file, from the current position to the end."""
-    return hashlib.file_digest(file, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
+        return hashlib.file_digest(file, "sha256").hexdigest()

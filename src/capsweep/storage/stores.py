@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 STORES = ("s3", "gs", "gcs", "abfs", "abfss")  # schemes of the URLs of object stores
 PIECE = 2**24  # bytes that one request reads
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+LEDGER = "places.ledger"  # the configuration key of the path or URL that `open_store` opens
 LONGEST_NAME = 255  # maximum bytes of the name of a file or folder
 CREDENTIALS = (
     "is it reachable from here, and are credentials in the environment (AWS_ACCESS_KEY_ID and "
@@ -341,19 +342,15 @@ def check_folder(place: str, key: str) -> None:
         raise ConfigError(f"{key}={place}: {nearest} is not a folder; {cure}")
 
 
-def open_store(root: str | Path, key: str = "places.ledger") -> Store:
-    """Open the folder or object store at a path or URL.
-
-    Args:
-        root: The path or URL.
-        key: The configuration key of this path or URL. Error messages begin with this key.
+def open_store(root: str | Path) -> Store:
+    """Open the folder or object store at the path or URL of a ledger.
 
     Raises:
         ConfigError: If the path or URL cannot be used.
         StoreError: If the object store does not answer or refuses access.
     """
-    check_folder(str(root), key)
-    return Bucket(str(root), key) if is_url(str(root)) else Disk(Path(root))
+    check_folder(str(root), LEDGER)
+    return Bucket(str(root), LEDGER) if is_url(str(root)) else Disk(Path(root))
 
 
 def prove_writable(store: Store, probe: str = ".probe", word: str = "LEDGER") -> None:

@@ -13,6 +13,7 @@ STORAGE/wandb/columns.json.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -275,13 +276,11 @@ def is_synced(storage: Path, content: RunContent, server: str) -> bool:
     run.
     """
     file = locate_mark(storage, content.signature)
-    try:
-        mark = stored_files.parse_json(
-            read_plain_file(file), str(file), "it is sent again", records.Mark
-        )
-    except (OSError, DamageError):
-        return False
-    return (mark["digest"], mark["server"]) == (content.digest, server)
+    with suppress(OSError, DamageError):
+        text = read_plain_file(file)
+        mark = stored_files.parse_json(text, str(file), "it is sent again", records.Mark)
+        return (mark["digest"], mark["server"]) == (content.digest, server)
+    return False
 
 
 def _hash_pictures(ledger: Ledger, signature: str) -> dict[str, str]:

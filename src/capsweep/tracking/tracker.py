@@ -6,8 +6,8 @@ W&B is absent, slow or does not answer, a cell takes at most `logger.max_seconds
 printed once and ends the tracking of the current cell. `capsweep wandb sync` can upload the run of
 this cell later.
 
-Requests and answers are lines of JSON in non-blocking pipes. The parent process decides how long to
-wait for an answer. The command of the other process is
+Requests and answers are lines of JSON in pipes. The parent process never waits while it sends a
+request, and decides how long to wait for an answer. The command of the other process is
 `python -m capsweep.tracking.tracker FOLDER SECONDS`. FOLDER is for temporary files. If the parent
 process dies, the other process has SECONDS to close the run of a `Tracker`, but ends an upload
 immediately.
@@ -79,11 +79,9 @@ class WandbProcess:
             start_new_session=True,
             env=environment,
         )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
+        self._pipes = [pipe for pipe in (self.process.stdin, self.process.stdout) if pipe]
+        self._to, self._from = (pipe.fileno() for pipe in self._pipes)
         os.set_blocking(self._to, False)
-        os.set_blocking(self._from, False)
         # With this size, the pipe has room for all rows of a resumed cell while the process starts.
         # If the size cannot be set, the default size may still be enough.
         with contextlib.suppress(OSError):
@@ -126,8 +124,7 @@ class WandbProcess:
             kill_with_children(self.process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):  # a dead file system can block the end
             self.process.wait(KILL_SECONDS)
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
+        for pipe in self._pipes:
             pipe.close()
         self._remove_folder()
 

@@ -42,14 +42,14 @@ class SyncResult:
     """The cells of a sync, in five groups.
 
     Attributes:
-        waiting: The contents of the cells that must be uploaded.
+        waiting: The signatures of the cells that must be uploaded.
         synced: The signatures of the cells that W&B has completely.
         live: The signatures of the cells that are running and send their rows to W&B themselves.
         uploaded: The signatures of the cells that this sync has uploaded.
         faults: Why a cell could not be read or uploaded, by signature.
     """
 
-    waiting: list[RunContent] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
     synced: list[str] = field(default_factory=list)
     live: list[str] = field(default_factory=list)
     uploaded: list[str] = field(default_factory=list)
@@ -92,7 +92,7 @@ def find_unsynced(
         elif content.is_synced(storage, cell, server):
             result.synced.append(cell.signature)
         else:
-            result.waiting.append(cell)
+            result.waiting.append(cell.signature)
     return result
 
 
@@ -130,17 +130,16 @@ class Sync:
             UserError: If there is no valid login, if the server does not answer, or if another sync
                 of this storage is running. Nothing has been uploaded then.
         """
-        signatures = [cell.signature for cell in result.waiting]
         lock = self.storage / "wandb" / "sync.lock"  # two syncs would both send the same cells
         lock.parent.mkdir(parents=True, exist_ok=True)
         with lock.open("ab") as file, ThreadPoolExecutor(self.jobs) as pool:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if (fault := self._check_server()) is not None:
-                    count = count_of(len(signatures), "cell")
+                    count = count_of(len(result.waiting), "cell")
                     raise UserError(f"W&B: {count} not uploaded: {fault}")
-                faults = pool.map(self._upload_cell, signatures)
-                for signature, fault in zip(signatures, faults, strict=True):
+                faults = pool.map(self._upload_cell, result.waiting)
+                for signature, fault in zip(result.waiting, faults, strict=True):
                     if fault is None:
                         result.uploaded.append(signature)
                     else:

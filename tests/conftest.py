@@ -11,6 +11,7 @@ import s3_server
 import torch
 from browsers import browser as browser  # a fixture
 from fake_programs import Programs
+from filled_overrides import fill_overrides
 from s3_server import S3Server
 
 from capsweep.config import compose
@@ -118,21 +119,11 @@ def small_cell(storage: Path) -> Callable[..., Cell]:
     """A cell that trains in about a second; further overrides as arguments."""
 
     def make_cell(*overrides: str) -> Cell:
-        chosen = {text.split("=", 1)[0] for text in overrides}
-        small = {
-            "places.storage": str(storage),
-            "logger": "csv",
-            "epochs": "2",
-            "limit_batches": "2",
-            "model.conv.channels": "8",
-            "model.primary.types": "2",
-            "model.decoder.hidden": "[16]",
-            "trainer.accelerator": "cpu",
-        }
-        if "model=cnn_small" in overrides:
-            small = {key: value for key, value in small.items() if not key.startswith("model.")}
-        rest = [f"{key}={value}" for key, value in small.items() if key not in chosen]
-        return compose.cell([*overrides, *rest])
+        capsules = ["model.conv.channels=8", "model.primary.types=2", "model.decoder.hidden=[16]"]
+        network = [] if "model=cnn_small" in overrides else capsules
+        short = ["logger=csv", "epochs=2", "limit_batches=2", "trainer.accelerator=cpu"]
+        small = [f"places.storage={storage}", *short, *network]
+        return compose.cell(fill_overrides(overrides, *small))
 
     return make_cell
 

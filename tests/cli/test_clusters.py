@@ -136,10 +136,7 @@ def test_a_command_that_runs_already_is_named(
 )
 @pytest.mark.usefixtures("no_token")
 def test_what_cannot_be_submitted_is_one_line(
-    words: str,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The environment names where jobs are taken, unless an address is typed."""
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:1")

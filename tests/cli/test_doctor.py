@@ -22,27 +22,23 @@ def test_a_good_environment_has_no_fatal_finding(
 
 
 FAULTS = {
-    (
-        "STORAGE",
-        "/proc/capsweep",
-    ): "places: places.storage: /proc/capsweep .*; set STORAGE=.* to a writable folder",
-    ("WANDB_BASE_URL", "foo"): "wandb: W&B's settings: WANDB_BASE_URL: .*, or set logger=csv",
+    "STORAGE=/proc/x": "places: places.storage: /proc/x .*; set STORAGE=.* to a writable folder",
+    "WANDB_BASE_URL=foo": "wandb: W&B's settings: WANDB_BASE_URL: .*, or set logger=csv",
 }
 
 
-@pytest.mark.parametrize(("setting", "line"), FAULTS.items())
+@pytest.mark.parametrize("setting", FAULTS)
 def test_a_wrong_setting_is_a_fault_with_its_cure_beside_the_other_findings(
-    setting: tuple[str, str],
-    line: str,
+    setting: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("STORAGE", str(tmp_path))
-    monkeypatch.setenv(*setting)
+    monkeypatch.setenv(*setting.split("="))
     assert cli.main(["doctor"]) == 1
     (fault,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("FAIL")]
-    assert re.fullmatch(f"FAIL {line}", fault)
+    assert re.fullmatch(f"FAIL {FAULTS[setting]}", fault)
 
 
 def test_without_torch_the_doctor_says_that_it_is_absent(

@@ -12,8 +12,6 @@ from omegaconf import OmegaConf
 from capsweep.config import bounded_yaml, overrides
 from capsweep.errors import ConfigError
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-
 
 @pytest.mark.parametrize(
     ("text", "message"),

@@ -64,18 +64,14 @@ def test_all_faults_are_named_and_not_the_first(folder: Path, tmp_path: Path) ->
     os.mkfifo(folder / "test-00000.h5")
     (folder / "notes.txt").write_text("mine")
     (folder / STATE).mkdir()
-    faults = find_faults(folder)
-    for fault, beginning in zip(
-        faults,
-        (
-            "train-00000.h5: it is a link, or not a regular file; run the same",
-            f"{NAME}: sha256 ",
-            "train-00002.h5: 7 bytes, ",
-            "test-00000.h5: it is a link, or not a regular file; run the same",
-            "notes.txt: not in index.json; move it away",
-        ),
-        strict=True,
-    ):
+    beginnings = (
+        "train-00000.h5: it is a link, or not a regular file; run the same",
+        f"{NAME}: sha256 ",
+        "train-00002.h5: 7 bytes, ",
+        "test-00000.h5: it is a link, or not a regular file; run the same",
+        "notes.txt: not in index.json; move it away",
+    )
+    for fault, beginning in zip(find_faults(folder), beginnings, strict=True):
         assert fault.startswith(beginning)
 
 

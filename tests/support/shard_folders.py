@@ -9,6 +9,7 @@ from pathlib import Path
 import commands
 import h5py
 from commands import Process
+from filled_overrides import fill_overrides
 
 from capsweep import cli
 from capsweep.cli.data import prepare_job
@@ -68,10 +69,8 @@ def run_make(folder: Path, *arguments: str) -> int:
 
     Returns its exit status.
     """
-    small = ["PAIRS=2", "SHARDS=4", f"STORAGE={folder}", "EXECUTOR=local"]
-    given = {word.split("=")[0] for word in arguments}
-    words = [w for w in ("dataset.source=digits", *small) if w.split("=")[0] not in given]
-    return cli.main(["data", "make", *words, *arguments])
+    small = ["dataset.source=digits", "PAIRS=2", "SHARDS=4", "EXECUTOR=local"]
+    return cli.main(["data", "make", *fill_overrides(arguments, *small, f"STORAGE={folder}")])
 
 
 def rehash(folder: Path, name: str) -> Manifest:

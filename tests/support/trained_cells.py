@@ -54,12 +54,6 @@ NOT_TESTED = np.zeros((0, 10)), np.zeros(0)  # predictions
 Outputs = tuple[dict[str, Tensor], dict[str, np.ndarray]]
 
 
-def fill_overrides(overrides: Sequence[str], *defaults: str) -> list[str]:
-    """Overrides, and of the defaults those whose key none of them has."""
-    chosen = {text.split("=", 1)[0] for text in overrides}
-    return [*(text for text in defaults if text.split("=", 1)[0] not in chosen), *overrides]
-
-
 def train(cell: Cell, hooks: RunHooks | None = None, **options: Any) -> dict[str, Any]:
     """Run a cell in this process: its result."""
     return run(Job(cell, **options), hooks)

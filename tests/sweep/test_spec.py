@@ -68,7 +68,6 @@ def test_what_all_published_numbers_are_of_gives_way_to_what_one_is_of(load: Loa
 
 AXIS = "      routing.num_iters: [1, 3]\n"
 FIXED = "fixed: [model=capsnet_small]"
-HEAD = TEXT[TEXT.index("[") : TEXT.index("  cnn")]
 SEEDS = ("[]", "[0, 0]", "[-1]", "3", "[1.0]", "[true]")
 REFUSED = [
     *(("[0, 1]", seeds, "seeds must be distinct whole numbers") for seeds in SEEDS),

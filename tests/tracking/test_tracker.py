@@ -148,10 +148,7 @@ def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
 
 
 def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(
-    small_cell: Callable[..., Cell],
-    storage: Path,
-    temporary: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    small_cell: Callable[..., Cell], storage: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_IN", str(temporary))
     patient = ("logger=wandb", OFFLINE, "logger.max_seconds=60")

@@ -10,7 +10,8 @@ import official_files
 import pytest
 import shard_folders
 import torch
-from trained_cells import fill_overrides, read_outputs, read_provenance, train, trained
+from filled_overrides import fill_overrides
+from trained_cells import read_outputs, read_provenance, train, trained
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell

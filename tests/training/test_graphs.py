@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from filled_overrides import fill_overrides
 from torch import Tensor
-from trained_cells import assert_equal, fill_overrides, read_outputs, read_provenance, train
+from trained_cells import assert_equal, read_outputs, read_provenance, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import shard_folders
 import torch
-from trained_cells import assert_equal, fill_overrides, find_folder, kill_at, read_rows, train
+from filled_overrides import fill_overrides
+from trained_cells import assert_equal, find_folder, kill_at, read_rows, train
 
 from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from capsweep.lab import bench
-from capsweep.lab.bench import BenchReport
 from capsweep.training import devices
 from capsweep.training.graphs import CHECKED
 
@@ -56,7 +55,7 @@ class Candidate:
 
 
 def compare(
-    report: BenchReport,
+    report: bench.BenchReport,
     case: str,
     images: int,
     candidates: Mapping[str, Candidate],

@@ -109,11 +109,7 @@ class RoutingProblem:
     """
 
     def __init__(
-        self,
-        route: Route,
-        sizes: Sizes,
-        case: str = BOTH,
-        dtype: torch.dtype = torch.float32,
+        self, route: Route, sizes: Sizes, case: str = BOTH, dtype: torch.dtype = torch.float32
     ) -> None:
         self.route, self.case = route, case
         generator = torch.Generator().manual_seed(0)

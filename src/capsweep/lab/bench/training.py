@@ -21,18 +21,11 @@ from pathlib import Path
 
 import torch
 
-from capsweep.config import compose, package_files
+from capsweep.config import compose, overrides
 from capsweep.data.batches import Batch
 from capsweep.lab import bench
-from capsweep.lab.bench import BenchReport, Measurement
-from capsweep.lab.bench.comparison import (
-    BEFORE,
-    MEMORY,
-    Candidate,
-    Results,
-    compare,
-    find_largest_error,
-)
+from capsweep.lab.bench import BenchReport, Measurement, comparison
+from capsweep.lab.bench.comparison import BEFORE, MEMORY, Candidate, Results
 from capsweep.lab.bench.routing import ROUTES, Route, replace_routing
 from capsweep.model.convolution import set_weight_layout
 from capsweep.model.routing.dynamic import NORMALISERS
@@ -185,10 +178,8 @@ def list_variants() -> dict[str, Way]:
     Each file of conf/routing is a routing variant. Normalisers belong to dynamic routing. Each way
     to train uses the implementation that `routing.impl: auto` chooses.
     """
-    folder = package_files.find_folder("conf") / "routing"
-    choices: dict[str, Words] = {
-        path.stem: (f"routing={path.stem}",) for path in sorted(folder.glob("*.yaml"))
-    }
+    options = overrides.list_options("routing")
+    choices: dict[str, Words] = {name: (f"routing={name}",) for name in options}
     for name in [*NORMALISERS][1:]:
         choices[f"dynamic, {name}"] = ("routing=dynamic", f"routing.normaliser={name}")
     return {name: Way((*VARIANTS, *choice)) for name, choice in choices.items()}
@@ -237,10 +228,9 @@ def list_core_groups(is_quick: bool) -> Iterator[Group]:
     images, seconds = (2, 0.0) if is_quick else (128, 60.0)
     ways = list_baselines() | list_ways(*CAPSNET) | {"bf16": Way(CAPSNET, (BF16,))}
     yield STEP, images, ways, seconds
-    for dataset, name in ((d, n) for d, names in NETWORKS.items() for n in names):
-        if not is_quick:
-            ways = list_ways(f"model={name}", f"dataset={dataset}")
-            yield name, images, ways, seconds / 6
+    for dataset, names in ({} if is_quick else NETWORKS).items():
+        for name in names:
+            yield name, images, list_ways(f"model={name}", f"dataset={dataset}"), seconds / 6
     for number in (2, 3):
         network = *MATRIX_CAPSNET, f"routing.num_iters={number}"
         yield f"EM routing, T = {number}", max(1, images // 16), {"now": Way(network)}, seconds / 6
@@ -275,7 +265,7 @@ def measure_step(is_quick: bool = False) -> BenchReport:
     for case, images, ways, seconds in list_groups(is_quick):
         candidates = {name: make_candidate(way, images) for name, way in ways.items()}
         threads = 1 if case == ROUTINGS else bench.THREADS
-        compare(report, case, images, candidates, seconds, threads)
+        comparison.compare(report, case, images, candidates, seconds, threads)
     if bench.is_gpu():
         report.judge(GPU_BARS)
         return report
@@ -345,6 +335,6 @@ def find_errors(way: Way, precision: str, images: int) -> dict[str, tuple[float,
     outputs = {name: exact[name] for name in ("scores", "loss")}
     gradients = {name: tensor for name, tensor in exact.items() if name not in outputs}
     return {
-        "outputs": find_largest_error(outputs, given),
-        "gradients": find_largest_error(gradients, given),
+        "outputs": comparison.find_largest_error(outputs, given),
+        "gradients": comparison.find_largest_error(gradients, given),
     }

@@ -12,13 +12,13 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from capsweep.errors import UserError
 from capsweep.lab.evaluation import sweep_cells
 from capsweep.lab.evaluation.attack import make_attack, make_threat_model, measure_attack
 from capsweep.lab.evaluation.checkpoint import CellLoader, TrainedCell
-from capsweep.lab.evaluation.sweep_cells import Content, Evaluated, Line, SweepCells
+from capsweep.lab.evaluation.sweep_cells import Content, Line, SweepCells
 from capsweep.report.cells import TableCell
 from capsweep.report.grid import describe_row
 from capsweep.report.table import CellGroup, ResultTable
@@ -70,37 +70,12 @@ def attack_cell(
         measured = [measure_attack(networks, attack, examples) for attack in attacks]
         for place, (network, retest) in enumerate(zip(networks, retests, strict=True)):
             where = f"-on-{network.name}" if place else ""
-            yield (
-                f"attack-{method}-{aim}-{digest}{where}.json",
-                {
-                    "method": method,
-                    "aim": aim,
-                    "made_on": cell.name,
-                    "tried_on": network.name,
-                    "eps_scale": EPS_SCALE,
-                    "bounds": bounds,
-                    "examples": examples,
-                    "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
-                    "ties": retest.ties,
-                    "attacks": [of_networks[place] for of_networks in measured],
-                },
-            )
-
-
-class AttackRow(NamedTuple):
-    """A row of the table of attacks.
-
-    Attributes:
-        group: Cells on which the images were tried; they differ only in the seed.
-        method: Method of the attacks.
-        made_on: OWN, or the name of the row on whose cells the images were made.
-        contents: Results, one for each seed.
-    """
-
-    group: CellGroup
-    method: str
-    made_on: str
-    contents: list[Content]
+            content = {"method": method, "aim": aim, "made_on": cell.name, "tried_on": network.name}
+            content |= {"eps_scale": EPS_SCALE, "bounds": bounds, "examples": examples}
+            content["clean_accuracy"] = (retest.examples - retest.wrong) / retest.examples
+            content["ties"] = retest.ties
+            content["attacks"] = [of_networks[place] for of_networks in measured]
+            yield f"attack-{method}-{aim}-{digest}{where}.json", content
 
 
 def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
@@ -121,17 +96,17 @@ def publish_attacks(cells: SweepCells, parsed: Namespace) -> None:
             targets.setdefault(made_on.signature, {})[tried_on.signature] = tried_on.point
     attack = partial(attack_cell, loader=loader, options=parsed, targets=targets)
     evaluated = cells.evaluate_networks(loader, attack)
-    rows = list(_list_rows(evaluated, pairs, parsed.method))
+    every = [content for _, of_cells in evaluated for contents in of_cells for content in contents]
     rate, aim = ("success_rate", "targeted") if parsed.targeted else ("accuracy", "untargeted")
     lines = list[Line]()
-    for group, method, made_on, contents in rows:
+    for group, method, made_on, contents in _list_rows(cells.table, every, pairs, parsed.method):
         rates = [[c["clean_accuracy"] for c in contents]]
         rates += [[c["attacks"][at][rate] for c in contents] for at in range(len(parsed.eps))]
         names = [method, made_on] if pairs else [method]
         lines.append((group, [*names, *sweep_cells.describe_seeds(group, contents, rates)]))
     names = ["method", "made on"] if pairs else ["method"]
     header = [*names, *sweep_cells.SEEDS_HEADER, "clean", *(f"eps {e:g}" for e in parsed.eps)]
-    notes = [*_describe_attacks(rows), *[TRANSFER_NOTE] * bool(pairs), sweep_cells.SEEDS_NOTE]
+    notes = [*_describe_attacks(every), *[TRANSFER_NOTE] * bool(pairs), sweep_cells.SEEDS_NOTE]
     cells.publish_table(f"attack-{aim}", f"{aim} attacks", header, lines, notes)
 
 
@@ -171,24 +146,34 @@ def _find_data(cell: TableCell) -> tuple[Any, ...]:
 
 
 def _list_rows(
-    evaluated: Evaluated[list[Content]], pairs: Sequence[Pair], methods: Sequence[str]
-) -> Iterator[AttackRow]:
-    """Yield the rows of the table: for each group and method, its own attack, then the others."""
-    every = [content for _, of_cells in evaluated for contents in of_cells for content in contents]
+    table: ResultTable, every: Sequence[Content], pairs: Sequence[Pair], methods: Sequence[str]
+) -> Iterator[tuple[CellGroup, str, str, list[Content]]]:
+    """Yield the rows of the table: for each group and method, its own attack, then the others.
+
+    Args:
+        table: The cells on which the images were tried.
+        every: The results of all attacks.
+        pairs: The pairs of groups for attacks with images that were made elsewhere.
+        methods: The methods of the attacks.
+
+    Yields:
+        The group, the method, OWN or the name of the row on whose cells the images were made, and
+        the results, one for each seed.
+    """
     results = {(c["made_on"], c["tried_on"], c["method"]): c for c in every}
-    for group, _ in evaluated:
+    for group in table.groups:
         sources = [source for source, target in pairs if target is group]
         for method in methods:
             for source in (group, *sources):
                 matched = [(a.signature, b.signature) for a, b in match_cells(source, group)]
                 made_on = OWN if source is group else describe_row(source.coordinates)
                 contents = [results[a, b, method] for a, b in matched]
-                yield AttackRow(group, method, made_on, contents)
+                yield group, method, made_on, contents
 
 
-def _describe_attacks(rows: Sequence[AttackRow]) -> list[str]:
+def _describe_attacks(every: Sequence[Content]) -> list[str]:
     """Return notes that explain the numbers in the table of attacks."""
-    contents = [content for row in rows if row.made_on == OWN for content in row.contents]
+    contents = [content for content in every if content["made_on"] == content["tried_on"]]
     results = [result for content in contents for result in content["attacks"]]
     rate = "test accuracy under attack"
     if results[0]["targeted"]:

@@ -101,7 +101,7 @@ def finish(cell: Cell, device: str = "cpu") -> CellLoader:
     """Run it, if it is not finished; what loads it again, on a device."""
     here = places.resolve(cell.config["places"])
     train(cell)
-    return CellLoader(Ledger(here.ledger), here.data, torch.device(device))
+    return CellLoader(Ledger(here.ledger), here, torch.device(device))
 
 
 def trained(cell: Cell) -> TrainedCell:
@@ -121,7 +121,6 @@ def make_routed(
     """Such a network, as a cell whose routing is traced."""
     config = compose.cell(overrides).config
     torch.manual_seed(0)
-    network = build.build_network(config).eval().requires_grad_(False)
-    return find_routed(
-        TrainedCell("cell", config, network, load_digits(), NOT_TESTED), examples, iterations
-    )
+    network, digits = build.build_network(config).eval().requires_grad_(False), load_digits()
+    cell = TrainedCell("cell", config, network, digits, NOT_TESTED, digits, (1, 28, 28))
+    return find_routed(cell, examples, iterations)

@@ -87,7 +87,8 @@ def test_pictures_get_the_size_and_the_channels_of_the_data_set(channels: int, s
     dataset["batches"] = {"_target_": IMAGES, "_partial_": True, "shift": 0, "canvas": 40}
     config, network = {"dataset": dataset}, torch.nn.Identity()
     shape = (channels, 28, 28)
-    cell = TrainedCell("cell", config, network, load_digits(), NOT_TESTED, None, shape)
+    digits = load_digits()
+    cell = TrainedCell("cell", config, network, digits, NOT_TESTED, digits, shape)
     reader, white = PictureReader(cell, is_inverted=False), np.full((3, 60, 30), 255, np.uint8)
     white[0] = 0
 

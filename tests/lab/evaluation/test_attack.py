@@ -182,7 +182,9 @@ def examples() -> LabelledImages:
 
 
 def threaten(test: EvaluatedSplit) -> ThreatModel:
-    return make_threat_model(TrainedCell("cell", {}, nn.Identity(), test, NOT_TESTED), ALL)
+    return make_threat_model(
+        TrainedCell("cell", {}, nn.Identity(), test, NOT_TESTED, test, (1, SIDE, SIDE)), ALL
+    )
 
 
 def crop_images(examples: LabelledImages, standardise: bool) -> CroppedImages:

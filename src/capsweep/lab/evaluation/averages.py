@@ -4,9 +4,8 @@ Shape letters: M test examples, N classes.
 """
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from capsweep.data.images import EVALUATION_BATCH
 from capsweep.errors import UserError
 from capsweep.lab.evaluation import sweep_cells
 from capsweep.lab.evaluation.checkpoint import TrainedCell, split_range
-from capsweep.lab.evaluation.sweep_cells import SweepCells
+from capsweep.lab.evaluation.sweep_cells import Content, SweepCells
 from capsweep.ledger.ledger import Predictions, load_predictions
 from capsweep.ledger.records import Record
 from capsweep.report.grid import MISSING
@@ -53,12 +52,11 @@ def publish_ensemble(cells: SweepCells, parsed: Namespace) -> None:
         if len(members) > 1:
             wrong_M = find_ensemble_errors(members)
             together = format_error(int(wrong_M.sum()), len(wrong_M))
-        points = [cell.point for cell in group.cells.values()][:1]
-        numbers = find_published(cells.table.sweep, points, members=len(single))
+        numbers = find_published(cells.table.sweep, [group.point], members=len(single))
         published += numbers
         mean = f"{100 * fmean(single):.2f} %" if single else MISSING
         others = format_published(cells.table.sweep, numbers)
-        lines.append((group, [sweep_cells.count_seeds(group), mean, together, others]))
+        lines.append((group, [f"{len(names)}/{len(group.cells)}", mean, together, others]))
     notes = [ENSEMBLE_NOTE, *note_published(cells.table.sweep, published)]
     header = ["members", "single", "ensemble", "published"]
     cells.publish_table("ensemble", "ensembles", header, lines, notes)
@@ -121,12 +119,8 @@ def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
         UserError: No cell is finished, the data set has no crops, or a network does not reproduce
             its stored predictions.
     """
-    lines = []
-    for group, of_cells in cells.evaluate_networks(
-        cells.make_loader(parsed.device),
-        lambda cell: [(CROPS_FILE, measure_crops(cell))],
-        (CROPS_FILE, Record),
-    ):
+    lines, loader = [], cells.make_loader(parsed.device)
+    for group, of_cells in cells.evaluate_networks(loader, measure_crops, (CROPS_FILE, Record)):
         contents = [content for (content,) in of_cells]
         errors = [[c[f"{key}_error"] for c in contents] for key in ("single", "multicrop")]
         lines.append((group, sweep_cells.describe_seeds(group, contents, errors)))
@@ -136,10 +130,13 @@ def publish_multicrop(cells: SweepCells, parsed: Namespace) -> None:
     )
 
 
-def measure_crops(cell: TrainedCell) -> dict[str, Any]:
-    """Return the test errors with the central crop and with all crops, as data for JSON.
+def measure_crops(cell: TrainedCell) -> Iterator[tuple[str, Content]]:
+    """Measure the test errors with the central crop and with all crops.
 
     With all crops, the scores of an example are averaged over its crops.
+
+    Yields:
+        The name and the content of a file for the `evals/` of the cell.
 
     Raises:
         UserError: The data set has no crops, or the network does not reproduce the stored
@@ -152,16 +149,12 @@ def measure_crops(cell: TrainedCell) -> dict[str, Any]:
         )
     retest = cell.verify()
     means, crops = [], 0
-    with torch.no_grad():
-        for part in split_range(retest.examples, EVALUATION_BATCH):
-            scores = [cell.predict_batch(crop).double() for crop in test.iterate_crops(part)]
-            means.append(torch.stack(scores).mean(dim=0))
-            crops = len(scores)
+    for part in split_range(retest.examples, EVALUATION_BATCH):
+        scores = [cell.predict_batch(crop).double() for crop in test.iterate_crops(part)]
+        means.append(torch.stack(scores).mean(dim=0))
+        crops = len(scores)
     wrong_M = find_wrong(torch.cat(means).numpy(), cell.stored[1])
-    return {
-        "crops": crops,
-        "examples": retest.examples,
-        "ties": retest.ties,
-        "single_error": retest.wrong / retest.examples,
-        "multicrop_error": float(wrong_M.mean()),
-    }
+    content: Content = {"crops": crops, "examples": retest.examples, "ties": retest.ties}
+    content["single_error"] = retest.wrong / retest.examples
+    content["multicrop_error"] = float(wrong_M.mean())
+    yield CROPS_FILE, content

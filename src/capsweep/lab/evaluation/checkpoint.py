@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.config import compose
-from capsweep.config.cell import LOGISTICS_INSIDE, get
+from capsweep.config.cell import LOGISTICS_INSIDE, get, put
+from capsweep.config.places import Places
 from capsweep.data.batches import Batch, EvaluatedSplit, EvaluationParts
 from capsweep.data.images import EVALUATION_BATCH, PreparedSplits
 from capsweep.errors import ConfigError, DamageError, UserError
@@ -26,6 +27,7 @@ from capsweep.ledger.stored_files import DATA, REMOVE
 from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong
 from capsweep.training import build, devices
+from capsweep.training.step import autocast
 
 # Overrides that are left out when a cell is loaded, because they belong to the machine on which the
 # cell was trained: folders, devices (older cells could have several), and the choice of kernels,
@@ -62,7 +64,7 @@ class TrainedCell:
         network: Network with trained, frozen weights, in evaluation mode.
         test: Test examples, prepared as in training.
         stored: Predictions that the cell stored after its test.
-        train: Training examples; None if they were not read.
+        train: Training examples.
         source_shape: C, H and W of the images in the data set's files.
     """
 
@@ -71,8 +73,8 @@ class TrainedCell:
     network: nn.Module
     test: EvaluatedSplit
     stored: Predictions
-    train: EvaluatedSplit | None = None
-    source_shape: tuple[int, ...] = ()
+    train: EvaluatedSplit
+    source_shape: tuple[int, ...]
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
         """Return the network's output, computed in the precision of the cell's training and test.
@@ -81,8 +83,7 @@ class TrainedCell:
         """
         precision, device = self.config["precision"], self.test.device
         devices.allow_tf32(precision == "tf32")  # the previous cell may have another precision
-        mixed = precision == "bf16-mixed"
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed):
+        with autocast(precision, device):
             return self.network(images_BCHW, **options)
 
     @cached_property
@@ -90,6 +91,7 @@ class TrainedCell:
         """An object that evaluates batches in parts that fit into memory."""
         return EvaluationParts(self.config["batch_size"])
 
+    @torch.no_grad()
     def predict_batch(self, batch: Batch) -> Tensor:
         """Compute the scores [B, N] of a batch, part by part, and return them on the CPU."""
         evaluated = self.parts.evaluate(batch, lambda part: self(part.images_BCHW).scores_BN.cpu())
@@ -101,10 +103,9 @@ class TrainedCell:
         The network is run on batches of `at_once` examples.
         """
         scores, labels = [], []
-        with torch.no_grad():
-            for batch in iterate_batches(self.test, count, at_once):
-                scores.append(self.predict_batch(batch).float())
-                labels.append(batch.labels.cpu())
+        for batch in iterate_batches(self.test, count, at_once):
+            scores.append(self.predict_batch(batch).float())
+            labels.append(batch.labels.cpu())
         return torch.cat(scores).numpy(), torch.cat(labels).numpy()
 
     def verify(self, examples: int | None = None) -> Retest:
@@ -141,7 +142,7 @@ class TrainedCell:
         """
         (scores_MN, labels), (stored_MN, stored_labels) = predictions, self.stored
         stored_MN = stored_MN[index]
-        cure = f"code or data have changed: {_reproduce(self.name)}"
+        cure = f"code or data have changed: capsweep ledger reproduce {self.name}"
         if not np.array_equal(labels, stored_labels[index]):
             raise UserError(f"{self.name}: its predictions.npz has different labels; {cure}")
         differs_M = find_wrong(scores_MN, labels) != find_wrong(stored_MN, labels)
@@ -164,12 +165,12 @@ class CellLoader:
 
     Attributes:
         ledger: Ledger of the cells.
-        data: Folder of the data sets.
+        places: Folders of results and data.
         device: Device for networks and data.
     """
 
     ledger: Ledger
-    data: str
+    places: Places
     device: torch.device
     _splits: tuple[str, PreparedSplits] | None = field(default=None, init=False)
 
@@ -218,9 +219,7 @@ class CellLoader:
         try:
             return compose.cell([o for o in overrides if not o.startswith(MACHINE_KEYS)]).config
         except ConfigError as error:
-            why = f"the present code refuses its settings ({error})"
-            cure = f"use the code that trained it: {_reproduce(name)}"
-            raise UserError(f"{name}: {why}; {cure}") from error
+            raise _refuse(name, f"the present code refuses its settings ({error})") from error
 
     def _load_network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
         """Build the network of a cell, and load its weights.
@@ -243,8 +242,7 @@ class CellLoader:
             network.load_state_dict(weights)
         except Exception as error:  # a file that does not fit can raise any exception
             why = "weights.ckpt does not fit the network that the present code builds"
-            cure = f"use the code that trained it: {_reproduce(name)}"
-            raise UserError(f"{name}: {why} ({type(error).__name__}); {cure}") from error
+            raise _refuse(name, f"{why} ({type(error).__name__})") from error
         return network.to(self.device).eval().requires_grad_(False)
 
     def _load_splits(self, config: Mapping[str, Any]) -> PreparedSplits:
@@ -253,7 +251,7 @@ class CellLoader:
         key = json.dumps(dataset, sort_keys=True)
         if self._splits is None or self._splits[0] != key:
             self._splits = None  # frees memory before the next data set is read
-            self._splits = key, build.load_splits(config, str(self.data), self.device)
+            self._splits = key, build.load_splits(config, self.places.data, self.device)
         return self._splits[1]
 
 
@@ -289,12 +287,13 @@ def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> 
     """Copy `science`, and add the values of the keys LOGISTICS_INSIDE from `logistics`."""
     config = copy.deepcopy(dict(science))
     for path in LOGISTICS_INSIDE:
-        section, _, key = path.rpartition(".")
-        inside, value = get(config, section), get(logistics, path)
-        if value is not None and isinstance(inside, dict):
-            inside[key] = value
+        section, value = get(config, path.rpartition(".")[0]), get(logistics, path)
+        if value is not None and isinstance(section, dict):
+            put(config, path, value)
     return config
 
 
-def _reproduce(name: str) -> str:
-    return f"capsweep ledger reproduce {name}"
+def _refuse(name: str, why: str) -> UserError:
+    """Return the error for a cell that the present code cannot load."""
+    cure = f"use the code that trained it: capsweep ledger reproduce {name}"
+    return UserError(f"{name}: {why}; {cure}")

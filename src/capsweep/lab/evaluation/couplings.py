@@ -25,8 +25,7 @@ Shape letters: B images, M parent positions, K kernel offsets, N child positions
 L = K I children below a position, J parent types, E = M L J links of an image, G distributions.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,9 +34,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.lab.evaluation.traces import RoutedCell
+from capsweep.lab.evaluation.traces import RoutedCell, hook_routings
 from capsweep.model.matrix_capsnet import MatrixCapsules
-from capsweep.model.routing import CouplingRule, ReceptiveFields
+from capsweep.model.routing import CouplingRule, ReceptiveFields, Routed
 
 DEAD = 0.01  # a parent is dead if its activation is below this in all images
 ROUNDING = 1e-6  # smaller relative differences of couplings come from rounding in float32
@@ -238,25 +237,14 @@ def measure_layers(routed: RoutedCell) -> dict[str, LayerMeasures]:
         NotApplicableError: The routing keeps no traces or has no couplings.
     """
     layers: dict[str, LayerMeasures] = {}
-    with record_activations(routed.layers) as activations:
+    activations: dict[str, Tensor] = {}  # [B, M J], of the last batch
+
+    def record(name: str, _module: Any, _votes: Any, result: Routed) -> None:
+        activations[name] = result.act_BJ
+
+    with hook_routings(routed.layers, record):  # not all variants trace their activations
         for name, (*_, coupling_BMLJ) in routed.trace_couplings():
             if name not in layers:
                 layers[name] = LayerMeasures(routed.layers[name], coupling_BMLJ.shape[1:])
             layers[name].add_images(coupling_BMLJ, activations[name])
     return layers
-
-
-@contextmanager
-def record_activations(layers: Mapping[str, Any]) -> Iterator[Mapping[str, Tensor]]:
-    """Record the latest activations [B, M J] of each layer inside the block.
-
-    Forward hooks record the activations, because not all routing variants write them to the trace.
-    """
-    last: dict[str, Tensor] = {}
-    with ExitStack() as hooks:
-        for name, layer in layers.items():
-            hook = layer.routing.register_forward_hook(
-                lambda _module, _votes, routed, name=name: last.update({name: routed.act_BJ})
-            )
-            hooks.enter_context(hook)
-        yield last

@@ -287,8 +287,7 @@ def predict_pictures(
                 readable.append(picture)
         if inputs:
             batch = Batch(torch.cat(inputs), torch.zeros(len(inputs)).long())
-            with torch.no_grad():
-                scores.append(reader.cell.predict_batch(batch).float().numpy())
+            scores.append(reader.cell.predict_batch(batch).float().numpy())
     return readable, scores
 
 
@@ -320,7 +319,6 @@ def describe_brightness(reader: PictureReader, inputs_KCHW: Tensor) -> Iterator[
     Means are compared. Data sets that scale images to other values than 0..1 get no line.
     """
     train = reader.cell.train
-    assert train is not None
     seen = train.evaluation_batch(slice(0, min(SAMPLE, len(train)))).images_BCHW
     usual, mean = float(seen.mean()), float(inputs_KCHW.mean())
     if seen.min() >= 0 and abs(mean - usual) > max(FAR, abs(1 - mean - usual)):

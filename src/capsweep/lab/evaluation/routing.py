@@ -8,10 +8,9 @@ Shape letters: B images, M parent positions, L children below a position, J pare
 """
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from capsweep.lab.evaluation import sweep_cells
 from capsweep.lab.evaluation.checkpoint import TrainedCell
 from capsweep.lab.evaluation.couplings import LinkSpread, measure_layers
 from capsweep.lab.evaluation.sweep_cells import Content, SweepCells
-from capsweep.lab.evaluation.traces import RoutedCell, find_routed
+from capsweep.lab.evaluation.traces import RoutedCell, find_routed, hook_routings
 from capsweep.ledger.ledger import Predictions
 from capsweep.ledger.records import Couplings
 from capsweep.model.routing import Routed
@@ -125,7 +124,6 @@ def measure_frozen(routed: RoutedCell) -> float | None:
     """
     if not all(hasattr(layer.routing, "form_parents") for layer in routed.layers.values()):
         return None
-    assert routed.cell.train is not None
     # The same cell, with its training images in the place of test images.
     training = replace(routed, cell=replace(routed.cell, test=routed.cell.train))
     with freeze_couplings(routed, average_couplings(training)):
@@ -145,25 +143,20 @@ def average_couplings(routed: RoutedCell) -> dict[str, Tensor]:
     return {name: each.mean_MLJ.to(dtype) for name, each in links.items()}
 
 
-@contextmanager
-def freeze_couplings(routed: RoutedCell, couplings: Mapping[str, Tensor]) -> Iterator[None]:
-    """Make each routed layer use its fixed couplings [M, L, J] inside the block.
+def freeze_couplings(
+    routed: RoutedCell, couplings: Mapping[str, Tensor]
+) -> AbstractContextManager[None]:
+    """Make each routed layer use its fixed couplings [M, L, J] inside a `with` block.
 
-    A forward hook forms the parents again, and replaces the result of the routing.
+    A hook forms the parents again, and replaces the result of the routing.
     """
-    with ExitStack() as hooks:
-        for name, layer in routed.layers.items():
-            hook = partial(_form_parents, couplings[name])
-            hooks.enter_context(layer.routing.register_forward_hook(hook))
-        yield
 
+    def form_parents(name: str, routing: Any, inputs: tuple[LocalVotes], _: Routed) -> Routed:
+        pose_BMLP = inputs[0].local_poses()
+        coupling_MLJ = couplings[name].to(pose_BMLP.device)
+        return routing.form_parents(inputs[0], coupling_MLJ.expand(len(pose_BMLP), -1, -1, -1))
 
-def _form_parents(
-    coupling_MLJ: Tensor, routing: Any, inputs: tuple[LocalVotes], _routed: Routed
-) -> Routed:
-    pose_BMLP = inputs[0].local_poses()
-    coupling_MLJ = coupling_MLJ.to(pose_BMLP.device)
-    return routing.form_parents(inputs[0], coupling_MLJ.expand(len(pose_BMLP), -1, -1, -1))
+    return hook_routings(routed.layers, form_parents)
 
 
 def vary_iterations(routed: RoutedCell) -> list[dict[str, Any]] | None:

@@ -17,7 +17,6 @@ from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.listing import find_signature
 from capsweep.ledger.records import Record
 from capsweep.report import grid
-from capsweep.report.grid import describe_row, format_value
 from capsweep.report.publish import format_percent
 from capsweep.report.table import CellGroup, ResultTable, build_table
 from capsweep.report.trained import describe_trained, warn_of_cuts
@@ -54,7 +53,7 @@ class SweepCells:
         Raises:
             UserError: There is no such device.
         """
-        return CellLoader(self.ledger, self.places.data, find_device(device))
+        return CellLoader(self.ledger, self.places, find_device(device))
 
     def evaluate_points(self, evaluate: Callable[[Point], Value]) -> Evaluated[Value]:
         """Evaluate each finished cell once, even if the cell is in several groups.
@@ -150,12 +149,12 @@ class SweepCells:
         footnotes = (f"{key}: {text}." for key, text in self.table.footnotes.items())
         notes = [describe_trained(sweep, points), *notes, *footnotes]
         for group in self.table.groups:
-            field = describe_row(group.coordinates)
+            field = grid.describe_row(group.coordinates)
             notes += [f"failed: {field}: {cause}." for cause in group.causes]
         stale = {group.coordinates: group.stale for group in self.table.groups}
         notes += grid.note_stale(stale, sum(len(group.finished) for group in self.table.groups))
         header = [*sweep.rows, *sweep.columns, *header]
-        fields = [[*map(format_value, group.coordinates), *texts] for group, texts in lines]
+        fields = [[*map(grid.format_value, group.coordinates), *texts] for group, texts in lines]
         console = terminal.make_console()
         terminal.print_paragraphs(console, *warnings)
         terminal.print_table(console, grid.grid_terminal(sweep.question, header, fields))
@@ -169,11 +168,6 @@ class SweepCells:
 
 SEEDS_NOTE = "Mean ± standard deviation over seeds."
 SEEDS_HEADER = ("seeds", "examples")
-
-
-def count_seeds(group: CellGroup) -> str:
-    """Return how many of a group's seeds are finished, in the form `2/3`."""
-    return f"{len(group.finished)}/{len(group.cells)}"
 
 
 def describe_seeds(
@@ -190,7 +184,7 @@ def describe_seeds(
     """
     examples = max((content["examples"] for content in contents), default=None)
     seeds = f"{len(contents)}/{len(group.cells)}"
-    return [seeds, format_value(examples), *map(format_percent, columns)]
+    return [seeds, grid.format_value(examples), *map(format_percent, columns)]
 
 
 def load_cells(parsed: argparse.Namespace) -> SweepCells:
@@ -218,5 +212,5 @@ def open_cell(parsed: argparse.Namespace) -> tuple[CellLoader, str]:
     """
     typed = [expand_word(n, value) for n, value in parsed.words.items() if BY_NAME[n].is_place]
     resolved = places.resolve(compose.cell(typed).config["places"])
-    loader = CellLoader(Ledger(resolved.ledger), resolved.data, find_device(parsed.device))
+    loader = CellLoader(Ledger(resolved.ledger), resolved, find_device(parsed.device))
     return loader, find_signature(loader.ledger, parsed.signature)

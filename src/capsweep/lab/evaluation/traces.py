@@ -5,8 +5,10 @@ iterations.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from capsweep.data.images import EVALUATION_BATCH
 from capsweep.errors import NotApplicableError
 from capsweep.lab.evaluation.checkpoint import TrainedCell, iterate_batches
 from capsweep.ledger.ledger import Predictions
+from capsweep.model.routing import Routed
 from capsweep.runtime.terminal import count_of
 
 # Largest number of tensor elements in the traces of a batch. Each vote needs POSE + 2 T elements.
@@ -104,6 +107,23 @@ def trace_images(cell: TrainedCell, images_BCHW: Tensor) -> Mapping[str, Trace |
         return {}
     with torch.no_grad():
         return cell(images_BCHW, with_trace=True).traces or {}
+
+
+@contextmanager
+def hook_routings(
+    layers: Mapping[str, Any], hook: Callable[[str, Any, Any, Routed], Routed | None]
+) -> Iterator[None]:
+    """Call a hook after each call of the layers' routings inside the block.
+
+    Args:
+        layers: Layers that route, by name.
+        hook: Function of the name of the layer, its routing, the inputs of the routing and the
+            result. It may return another result.
+    """
+    with ExitStack() as hooks:
+        for name, layer in layers.items():
+            hooks.enter_context(layer.routing.register_forward_hook(partial(hook, name)))
+        yield
 
 
 def find_routed(cell: TrainedCell, examples: int, iterations: int | None) -> RoutedCell:

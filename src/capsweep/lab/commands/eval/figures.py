@@ -11,8 +11,8 @@ other faults.
 """
 
 import argparse
+import pkgutil
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from capsweep.cli.program import DEVICE, SIGNATURE, SWEEP, Command, Option, option, whole_number
@@ -89,8 +89,8 @@ def _draw(name: str, loader: "CellLoader", signature: str, options: argparse.Nam
             decoder or no routing; the error names the cell.
         UserError: The figure cannot be drawn for another reason.
     """
-    module = import_module(f"capsweep.lab.evaluation.figures.{FIGURES[name].module}")
-    draw = getattr(module, f"draw_{name.replace('-', '_')}")
+    module = f"capsweep.lab.evaluation.figures.{FIGURES[name].module}"
+    draw = pkgutil.resolve_name(f"{module}:draw_{name.replace('-', '_')}")
     try:
         for drawing in draw(loader.load(signature), options):
             for file, content in drawing.make_files().items():

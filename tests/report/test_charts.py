@@ -5,7 +5,6 @@ import pytest
 from png_images import find_colour, read_pixels
 
 from capsweep.report import charts
-from capsweep.report.charts import Grid
 
 SIDE = 40
 
@@ -19,7 +18,7 @@ def make_tiles(rows: int, columns: int) -> np.ndarray:
 
 def draw_tiles(tiles: np.ndarray) -> np.ndarray:
     rows, columns = tiles.shape[:2]
-    return read_pixels(charts.draw_grid(Grid(tiles, [""] * rows, [""] * columns, "", "", SIDE)))
+    return read_pixels(charts.draw_grid(tiles, [""] * rows, [""] * columns, "", "", SIDE))
 
 
 def find_tile(pixels: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from reported_cells import PROVENANCE, SWEEP, build_table, finish, rows, small_s
 
 from capsweep.errors import DamageError
 from capsweep.ledger.ledger import Ledger, load_predictions
-from capsweep.report import charts, classes, figures
+from capsweep.report import charts, figures
 from capsweep.report.charts import Curve
 from capsweep.report.figures import ReportFigure
 from capsweep.statistics.examples import count_classes
@@ -122,7 +122,7 @@ def test_errors_by_class_and_confusions_are_means_over_seeds_of_the_worst_classe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(charts, "draw_once", lambda _, *numbers: numbers)
-    monkeypatch.setattr(classes, "MOST_CLASSES", 2)
+    monkeypatch.setattr(figures, "MOST_CLASSES", 2)
     shown = np.repeat(np.arange(10), 4)
     for wrong, point in enumerate(small_sweep(tmp_path)[1][2:4], 1):
         named = shown.copy()
@@ -130,7 +130,7 @@ def test_errors_by_class_and_confusions_are_means_over_seeds_of_the_worst_classe
         scores = np.eye(10)[named]
         folder = finish(tmp_path, point, 0.1, classes=count_classes(scores, shown))
         np.savez(folder / "predictions.npz", scores=scores, labels=shown)
-    errors, confusion = classes.make_class_figures(build_table(tmp_path), Ledger(tmp_path))
+    errors, confusion = figures.make_class_figures(build_table(tmp_path), Ledger(tmp_path))
     assert errors.image[:3] == ([[0, 37.5]], ["capsnet · 1"], ["0", "9"])
     assert errors.caption.endswith("Of 10 classes, the 2 with the largest errors: 0, 9.")
     assert confusion.image[:2] == ([[100, 0, 0], [37.5, 62.5, 0]], ["0", "9"])

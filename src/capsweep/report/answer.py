@@ -22,14 +22,9 @@ from capsweep.report.grid import describe_row, format_value
 from capsweep.report.table import CellGroup, ResultTable
 from capsweep.report.trained import FACTS, NAMES, warn_of_cuts
 from capsweep.runtime.terminal import count_of
+from capsweep.statistics import seeds
 from capsweep.statistics.metric_format import measure_of
-from capsweep.statistics.seeds import (
-    LEVEL,
-    PairedDifference,
-    adjust_holm,
-    paired_difference,
-    smallest_p,
-)
+from capsweep.statistics.seeds import LEVEL, PairedDifference
 from capsweep.sweep.choices import ITERATIONS, RECONSTRUCTION
 
 MOST_NAMED = 3  # comparisons that a sentence lists; of more, the sentence counts outcomes
@@ -109,7 +104,7 @@ def list_comparisons(table: ResultTable) -> list[Comparison]:
         # Arms differ in many keys, and errors on different data are not comparable.
         places = [n for n, key in enumerate(table.sweep.rows) if key not in ("arm", "dataset")]
         found = [each for place in places for each in _compare_values(table, complete, place)]
-        p_values = adjust_holm([each.difference.t_test for each in found])
+        p_values = seeds.adjust_holm([each.difference.t_test for each in found])
         comparisons += [replace(each, p=p) for each, p in zip(found, p_values, strict=True)]
         comparisons += [
             Comparison(column, "", group.name, baseline, 1, group.difference, group.p)
@@ -132,14 +127,14 @@ def _compare_values(
         place: The index of the axis among the keys of the rows.
     """
     key, most = table.sweep.rows[place], table.measure.high - table.measure.low
-    values = list(dict.fromkeys(group.coordinates[place] for group in groups))
-    values = [value for value in values if value is not None]
+    every = dict.fromkeys(group.coordinates[place] for group in groups)
+    values = [value for value in every if value is not None]
     names = {value: _name_value(key, value, values) for value in values}
     for n, value in enumerate(values):
         for first in values[:n]:
             pairs = list(_pair_fields(table.sweep.rows, groups, place, (value, first)))
             ours, theirs = (_average_by_seed([pair[side] for pair in pairs]) for side in (0, 1))
-            if (difference := paired_difference(ours, theirs, most)) is not None:
+            if (difference := seeds.paired_difference(ours, theirs, most)) is not None:
                 at = groups[0].column, key, names[value], names[first], len(pairs)
                 yield Comparison(*at, difference, None)
                 break
@@ -167,8 +162,8 @@ def _pair_fields(
 
 def _average_by_seed(groups: Sequence[CellGroup]) -> dict[int, float]:
     """Average the metric over fields, for each seed that all of these fields have."""
-    seeds = set.intersection(*(set(group.by_seed) for group in groups)) if groups else ()
-    return {seed: fmean(group.by_seed[seed] for group in groups) for seed in seeds}
+    common = seeds.list_common_keys([group.by_seed for group in groups])
+    return {seed: fmean(group.by_seed[seed] for group in groups) for seed in common}
 
 
 def _name_value(key: str, value: Any, values: Sequence[Any]) -> str:
@@ -202,8 +197,8 @@ def _describe_comparison(comparison: Comparison, metric: str) -> str:
     text = _format_difference(comparison, metric)
     text += f", mean over {comparison.settings} settings" if comparison.settings > 1 else ""
     if difference.is_constant:
-        seeds = count_of(difference.n, "seed")
-        return f"{text}, equal for all {seeds}, so that no test is possible"
+        all_seeds = count_of(difference.n, "seed")
+        return f"{text}, equal for all {all_seeds}, so that no test is possible"
     told = comparison.outcome if comparison.outcome == UNTOLD else f"{comparison.outcome} {metric}"
     return f"{text}, {told} with {_describe_seeds([comparison])}"
 
@@ -216,7 +211,7 @@ def _describe_seeds(comparisons: Sequence[Comparison]) -> str:
     counts = sorted({each.difference.n for each in comparisons})
     lowest = f"{counts[0]} to " if len(counts) > 1 else ""
     claimed = [each.difference.n for each in comparisons if each.outcome != UNTOLD]
-    is_bold = bool(claimed) and smallest_p(min(claimed)) > LEVEL
+    is_bold = bool(claimed) and seeds.smallest_p(min(claimed)) > LEVEL
     condition = ", if differences are normally distributed" if is_bold else ""
     return f"{lowest}{count_of(counts[-1], 'seed')}{condition}"
 

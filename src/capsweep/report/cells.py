@@ -15,7 +15,6 @@ from capsweep.errors import UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, READERS, Entry, Ledger
 from capsweep.ledger.listing import describe_circumstances, read_hardware
-from capsweep.ledger.stored_files import DATA
 from capsweep.runtime.terminal import describe_seeds
 from capsweep.sweep.expand import Point
 
@@ -123,12 +122,12 @@ def compare_data(cells: Sequence[TableCell]) -> dict[str, str]:
     for cell in cells:
         dataset = cell.point.cell.science["dataset"]
         declared = json.dumps([dataset.get(key) for key in DATA_SECTIONS], sort_keys=True)
-        for split, digest in cell.result.get(DATA, {}).items():
+        for split, digest in cell.result.get(stored_files.DATA, {}).items():
             used.setdefault((declared, split), {}).setdefault(digest, []).append(cell)
     for (_, split), by_digest in used.items():
         if len(by_digest) > 1:
             raise _refuse_mixture(split, by_digest)
-    lacking = sum(not cell.result.get(DATA) for cell in cells)
+    lacking = sum(not cell.result.get(stored_files.DATA) for cell in cells)
     text = f"{lacking} of {len(cells)} results have no digest of their data and were not compared"
     return {"data": text} if lacking else {}
 

@@ -100,6 +100,13 @@ class Panel:
     baseline: int | None
 
 
+def encode_png(figure: "Figure", **options: Any) -> bytes:
+    """Return a figure as a PNG; `options` are those of matplotlib's `savefig`."""
+    png = io.BytesIO()
+    figure.savefig(png, format="png", **options)
+    return png.getvalue()
+
+
 def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
     """Draw a figure and return its PNG, or read the PNG from the user's cache.
 
@@ -115,10 +122,8 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
     def encode_figure() -> str:
         import matplotlib as mpl
 
-        png = io.BytesIO()
         with mpl.rc_context(OPTIONS):
-            draw(*numbers).savefig(png, format="png", dpi=DPI)
-        return base64.b64encode(png.getvalue()).decode()
+            return base64.b64encode(encode_png(draw(*numbers), dpi=DPI)).decode()
 
     inputs = json.dumps([draw.__qualname__, numbers], default=asdict)
     code = [code_identity.hash_package(), importlib.metadata.version("matplotlib")]
@@ -267,18 +272,6 @@ def _set_scale(axes: "Axes", which: Literal["x", "y"], values: Sequence[float]) 
     axis.set_minor_locator(NullLocator())
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A grid of colour images with texts around it."""
-
-    tiles_RKHW3: np.ndarray  # images with values in 0..1; NaN is drawn white
-    beside: Sequence[str]  # a text for each row
-    above: Sequence[str]  # a text for each column
-    title: str  # above the grid
-    caption: str  # below the grid
-    side: int = SIDE  # approximate length of the longer side of a drawn image, in pixels
-
-
 def to_rgb(images_KCHW: np.ndarray) -> np.ndarray:
     """Return images as RGB with values in 0..1 and the shape [K, H, W, 3].
 
@@ -300,15 +293,31 @@ def scale_images(images_KCHW: np.ndarray) -> np.ndarray:
     return (images_KCHW - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
 
 
-def draw_grid(grid: Grid) -> bytes:
-    """Draw a grid of images, and return the PNG."""
+def draw_grid(
+    tiles_RKHW3: np.ndarray,
+    beside: Sequence[str],
+    above: Sequence[str],
+    title: str,
+    caption: str,
+    side: int = SIDE,
+) -> bytes:
+    """Draw a grid of colour images with texts around it, and return the PNG.
+
+    Args:
+        tiles_RKHW3: Images with values in 0..1; NaN is drawn white.
+        beside: A text for each row.
+        above: A text for each column.
+        title: The text above the grid.
+        caption: The text below the grid.
+        side: The approximate length of the longer side of a drawn image, in pixels.
+    """
     from matplotlib.figure import Figure
 
-    rows, columns, height, width, _ = grid.tiles_RKHW3.shape
-    zoom = max(1, round(grid.side / max(height, width)))
-    large_RKHW3 = np.nan_to_num(grid.tiles_RKHW3, nan=1.0).repeat(zoom, 2).repeat(zoom, 3)
-    beside = ((0, 0), (0, 0), (0, GAP), (0, GAP), (0, 0))
-    spaced_RKHW3 = np.pad(large_RKHW3, beside, constant_values=1.0)
+    rows, columns, height, width, _ = tiles_RKHW3.shape
+    zoom = max(1, round(side / max(height, width)))
+    large_RKHW3 = np.nan_to_num(tiles_RKHW3, nan=1.0).repeat(zoom, 2).repeat(zoom, 3)
+    gaps = ((0, 0), (0, 0), (0, GAP), (0, GAP), (0, 0))
+    spaced_RKHW3 = np.pad(large_RKHW3, gaps, constant_values=1.0)
     step_y, step_x = spaced_RKHW3.shape[2:4]
     height, width = rows * step_y, columns * step_x
     canvas_YX3 = spaced_RKHW3.swapaxes(1, 2).reshape(height, width, 3)
@@ -317,12 +326,9 @@ def draw_grid(grid: Grid) -> bytes:
     axes = figure.add_axes((0, 0, 1, 1), frameon=False)
     axes.imshow(canvas_YX3, extent=(0, width, height, 0), interpolation="nearest")
     axes.xaxis.tick_top()
-    axes.set_xticks((np.arange(columns) + 0.5) * step_x - GAP / 2, grid.above)
-    axes.set_yticks((np.arange(rows) + 0.5) * step_y - GAP / 2, grid.beside)
+    axes.set_xticks((np.arange(columns) + 0.5) * step_x - GAP / 2, above)
+    axes.set_yticks((np.arange(rows) + 0.5) * step_y - GAP / 2, beside)
     axes.tick_params(length=0, labelsize=6)
-    axes.set_title(grid.title, fontsize=8, pad=LINE / 2)
-    caption = textwrap.fill(grid.caption, max(40, width // LETTER))
-    axes.set_xlabel(caption, fontsize=6)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", bbox_inches="tight", pad_inches=MARGIN / DPI)
-    return file.getvalue()
+    axes.set_title(title, fontsize=8, pad=LINE / 2)
+    axes.set_xlabel(textwrap.fill(caption, max(40, width // LETTER)), fontsize=6)
+    return encode_png(figure, bbox_inches="tight", pad_inches=MARGIN / DPI)

@@ -5,25 +5,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from capsweep.config.cell import name_classes
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind
-from capsweep.report import classes, grid
-from capsweep.report.grid import MISSING, describe_row, format_value
+from capsweep.report import trained
+from capsweep.report.grid import MISSING, describe_row, format_value, note_stale
 from capsweep.report.table import CellGroup, ResultTable, TableRow
-from capsweep.report.trained import (
-    DIFFERS,
-    describe_trained,
-    format_published,
-    note_published,
-    warn_of_cuts,
-)
+from capsweep.report.trained import DIFFERS
 from capsweep.runtime.terminal import count_of
-from capsweep.statistics import metric_format
-from capsweep.statistics.metric_format import Measure
+from capsweep.statistics.metric_format import Measure, measure_of
 from capsweep.statistics.seeds import LEAST_SEEDS, LEVEL, Summary, smallest_p, summarise_values
 from capsweep.sweep.expand import MATCHED_METRIC
 
-PUBLISHED = "published"
+NEVER_PREDICTS = "†"  # mark of cells that predict some class for no test image
+MOST_CLASSES = 10  # classes that a note names
 CONSTANT = "all equal"  # text for a difference that is the same for every seed
 
 
@@ -71,18 +66,19 @@ def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> Forma
     """
     rows = [_format_row(table, row) for row in table.rows]
     notes = _list_notes(table, cause)
-    return FormattedTable(_table_header(table), rows, notes, warn_of_cuts(table.points))
+    return FormattedTable(_table_header(table), rows, notes, trained.warn_of_cuts(table.points))
 
 
 def _list_notes(table: ResultTable, cause: Callable[[str], str]) -> list[str]:
     """List the notes below a table: training, meaning of the numbers, failures and sources."""
     sweep, points = table.sweep, table.points
-    notes = [describe_trained(sweep, points)] if points else []  # a search may have no trial yet
+    # A search may have no trial yet.
+    notes = [trained.describe_trained(sweep, points)] if points else []
     if sweep.words:
         notes.append(f"{sweep.path.name} with {', '.join(sweep.words)}.")
     notes += [f"{note}." for note in sweep.notes]
     notes += [f"{name}: {footnote}." for name, footnote in table.footnotes.items()]
-    notes += [*_notes_on_numbers(table), *classes.note_never_predicted(table)]
+    notes += [*_notes_on_numbers(table), *_note_never_predicted(table)]
     for row in table.rows:
         causes_of_row = [cause(why) for group in row.values for why in group.causes]
         name = describe_row(row.coordinates)
@@ -90,9 +86,9 @@ def _list_notes(table: ResultTable, cause: Callable[[str], str]) -> list[str]:
     if any(group.unmeasured for group in table.groups):
         notes.append(f"{MISSING}: {table.sweep.metric} is not measured there.")
     stale = {row.coordinates: sum(g.stale for g in row.values) for row in table.rows}
-    notes += grid.note_stale(stale, sum(len(group.by_seed) for group in table.groups))
+    notes += note_stale(stale, sum(len(group.by_seed) for group in table.groups))
     numbers = [number for row in table.rows for number in row.published]
-    return notes + note_published(table.sweep, numbers)
+    return notes + trained.note_published(table.sweep, numbers)
 
 
 def _notes_on_numbers(table: ResultTable) -> list[str]:
@@ -111,6 +107,31 @@ def _notes_on_numbers(table: ResultTable) -> list[str]:
             f"that of {table.sweep.baseline}'s cell of the same data and seed."
         )
     return notes
+
+
+def _note_never_predicted(table: ResultTable) -> list[str]:
+    """Return a note on the cells that never predict some class; empty without such cells.
+
+    Cells of earlier versions do not have the counts, and get no mark.
+    """
+    cells = [cell for cell in table.cells if cell.class_counts]
+    several = len({cell.point.cell.config["dataset"]["name"] for cell in cells}) > 1
+    never = Counter[str]()
+    for cell in cells:
+        config = cell.point.cell.config
+        where = f" of {config['dataset']['name']}" if several else ""
+        names = name_classes(config)
+        never.update(f"{names[index]}{where}" for index in cell.never_predicted)
+    if not never:
+        return []
+    marked = sum(bool(cell.never_predicted) for cell in cells)
+    texts = [f"{name} ({count_of(n, 'cell')})" for name, n in never.most_common(MOST_CLASSES)]
+    texts += [f"and {len(never) - MOST_CLASSES} more"] * (len(never) > MOST_CLASSES)
+    return [
+        f"{NEVER_PREDICTS}: {marked} of {count_of(len(cells), 'cell')} "
+        f"{'predicts' if marked == 1 else 'predict'} some class for no test image: "
+        f"class {', '.join(texts)}."
+    ]
 
 
 def _notes_on_differences(table: ResultTable) -> list[str]:
@@ -166,7 +187,7 @@ def _table_header(table: ResultTable) -> list[str]:
     matched = [f"{prefix}{MATCHED_METRIC}" for prefix in prefixes if table.is_matched]
     is_compared = table.baseline is not None
     differences = [f"{prefix}to {table.sweep.baseline}" for prefix in prefixes if is_compared]
-    published = [PUBLISHED] if table.has_published else []
+    published = ["published"] if table.has_published else []
     return [*table.sweep.rows, *columns, *matched, *differences, *published]
 
 
@@ -182,7 +203,8 @@ def _format_row(table: ResultTable, row: TableRow) -> list[FormattedField]:
             text = _format_difference(group, table.measure)
             fields.append(FormattedField(text, "difference", column=group.column))
     if table.has_published:
-        fields.append(FormattedField(format_published(table.sweep, row.published), "published"))
+        text = trained.format_published(table.sweep, row.published)
+        fields.append(FormattedField(text, "published"))
     return fields
 
 
@@ -194,7 +216,7 @@ def _format_mean(group: CellGroup, measure: Measure) -> str:
     """
     if not group.cells or group.unmeasured:
         return MISSING
-    mark = classes.MARK if any(cell.never_predicted for cell in group.finished.values()) else ""
+    mark = NEVER_PREDICTS if any(cell.never_predicted for cell in group.finished.values()) else ""
     if group.full_summary is None:
         kinds = ", ".join(dict.fromkeys(map(shorten_cause, group.causes)))
         seeds = f"{len(group.by_seed)}/{count_of(len(group.cells), 'seed')}{mark}"
@@ -207,7 +229,7 @@ def _format_matched(group: CellGroup) -> str:
     """Write the validation error of the finished cells, such as `3.70 ± 0.02 % (3)`."""
     metrics = [cell.result["metrics"] for cell in group.finished.values()]
     errors = [each[MATCHED_METRIC] for each in metrics if MATCHED_METRIC in each]
-    percent = metric_format.measure_of(MATCHED_METRIC)
+    percent = measure_of(MATCHED_METRIC)
     return _format_summary(summarise_values(errors), percent) if errors else MISSING
 
 

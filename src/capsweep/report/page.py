@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,7 +22,7 @@ from capsweep.config import package_files
 from capsweep.config.cell import flatten
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
-from capsweep.report import answer, classes, figures, formatted_table, grid
+from capsweep.report import answer, figures, formatted_table, grid
 from capsweep.report.cells import TableCell
 from capsweep.report.figures import ReportFigure
 from capsweep.report.table import CellGroup, ResultTable
@@ -73,7 +72,7 @@ def write_page(table: ResultTable, ledger: Ledger, folder: Path, is_live: bool =
     """
     charts = [*figures.make_figures(table)]
     if not is_live:  # they read all predictions
-        charts += classes.make_class_figures(table, ledger)
+        charts += figures.make_class_figures(table, ledger)
     pictures = read_pictures(table.groups, ledger)
     write_text(folder / PAGE, render_page(table, charts, pictures, is_live))
     for old in (folder / FIGURES).glob("*.png"):
@@ -109,17 +108,13 @@ def render_page(
     }
     script = environment.get_template("open.js").render()
     return environment.get_template("index.html.j2").render(
-        sweep=table.sweep,
+        results=table,
         table=formatted_table.format_table(table),
         answer=answer.list_sentences(table),
-        measure=table.measure,
         counts=describe_counts,
-        every=table.cells,
         row_note=figures.describe_rows(table),
         figures=charts,
         pictures=pictures,
-        fields=table.groups,
-        columns=table.titles,
         is_live=is_live,
         code=package_files.describe_code(),
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
@@ -165,14 +160,15 @@ def read_pictures(fields: Sequence[CellGroup], ledger: Ledger) -> list[Picture]:
     """
     pictures, room = [], MOST_BYTES
     for field in fields:
-        cells = (cell for _, cell in sorted(field.cells.items()) if cell.pictures)
-        for cell in islice(cells, 1):
-            for name in cell.pictures:
-                content = ledger.read(cell.signature, f"{EVALUATIONS}/{name}")
-                if content is not None and len(content) <= room:
-                    caption = _read_caption(cell, name, ledger)
-                    pictures.append(Picture(name, field, cell.point.seed, content, caption))
-                    room -= len(content)
+        drawn = (cell for _, cell in sorted(field.cells.items()) if cell.pictures)
+        if (cell := next(drawn, None)) is None:
+            continue
+        for name in cell.pictures:
+            content = ledger.read(cell.signature, f"{EVALUATIONS}/{name}")
+            if content is not None and len(content) <= room:
+                caption = _read_caption(cell, name, ledger)
+                pictures.append(Picture(name, field, cell.point.seed, content, caption))
+                room -= len(content)
     return pictures
 
 

@@ -5,7 +5,7 @@ The archive is `sweeps/ledgers/NAME.tar.xz`. The table can be printed again from
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
@@ -28,7 +28,6 @@ NAME = "report"  # name in the markers of a page
 ARCHIVES = "ledgers"  # folder beside the sweep files, with the cells of published tables
 COMMAND = "(?m)^`(make report [^`]+)` printed this"  # the line with the command of a page's table
 CHARTS = "charts"  # folder beside the sweep files, with the figures of published tables
-NOT_TESTED = "Not tested, since the difference is the same for all seeds"
 Content: TypeAlias = Mapping[str, Any]
 ROUTING = "routing.json"  # file in the evals/ of a cell
 SIZES = ("parameters", "images/s")
@@ -176,7 +175,8 @@ def describe_decisions(table: ResultTable) -> list[str]:
             parts.append(f"told apart from {table.sweep.baseline} (p < {LEVEL:g}): {names}.")
         parts += [_describe_reach(table, others)] if others else []
         if constant:
-            parts.append(f"{NOT_TESTED}: {_list_differences(table, constant)}.")
+            names = _list_differences(table, constant)
+            parts.append(f"Not tested, since the difference is the same for all seeds: {names}.")
         where = f"{grid.describe_row(column)}: " if len(table.columns) > 1 else ""
         sentences += [f"{where}{' '.join(parts)}"] if parts else []
     return sentences
@@ -287,11 +287,11 @@ def list_costs(table: ResultTable, ledger: Ledger) -> list[str]:
     groups = [group for group in table.groups if group.by_seed]
     contents = [_read_contents(group.measured, ledger) for group in groups]
     if any(contents):
-        lines = [
-            [*map(format_value, group.coordinates), *_describe_sizes(group.measured), *measures]
-            for group, of_group in zip(groups, contents, strict=True)
-            for measures in _list_measures(of_group)
-        ]
+        lines = []
+        for group, of_group in zip(groups, contents, strict=True):
+            start = [*map(format_value, group.coordinates), *_describe_sizes(group.measured)]
+            for layer, columns in collect_measures(of_group).items():
+                lines.append([*start, layer, f"({len(of_group)})", *map(format_percent, columns)])
         header = [*keys, *SIZES, "layer", "measured", *COLUMNS]
         return [grid.pipe_table(header, lines), SIZES_NOTE, *ROUTING_NOTES]
     shown = [number for number, key in enumerate(keys) if not key.startswith("optim")]
@@ -322,9 +322,3 @@ def _read_contents(cells: Sequence[TableCell], ledger: Ledger) -> list[Content]:
         for name in names
         if (content := ledger.read(name, f"{EVALUATIONS}/{ROUTING}")) is not None
     ]
-
-
-def _list_measures(contents: Sequence[Content]) -> Iterator[list[str]]:
-    """Yield, for each routed layer, the last fields of a row: layer, number of cells, measures."""
-    for layer, columns in collect_measures(contents).items():
-        yield [layer, f"({len(contents)})", *map(format_percent, columns)]

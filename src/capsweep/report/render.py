@@ -29,11 +29,9 @@ SPECIAL = str.maketrans(
         **{letter: rf"\{letter}" for letter in "{}&%$#_"},
         **{letter: f"{{{letter}}}" for letter in "[]*`"},
         **{letter: f"${letter}$" for letter in "<>|"},
-        **{"≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "·": r"$\cdot$"},
-        "≠": r"$\neq$",
-        "†": r"\dag{}",
+        **{"≤": r"$\leq$", "≥": r"$\geq$", "≠": r"$\neq$", "±": r"$\pm$", "·": r"$\cdot$"},
         **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-        '"': r"\char34{}",
+        **{"†": r"\dag{}", '"': r"\char34{}"},
     }
 )
 DASH = re.compile("-(?=-)")  # two hyphens, which LaTeX would print as a dash

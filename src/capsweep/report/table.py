@@ -12,15 +12,9 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.report.cells import TableCell, compare_data, list_differences, read_cells
 from capsweep.report.grid import describe_row, format_value
 from capsweep.report.trained import PublishedNumber, find_published
-from capsweep.statistics import metric_format
-from capsweep.statistics.metric_format import Measure
-from capsweep.statistics.seeds import (
-    PairedDifference,
-    Summary,
-    adjust_holm,
-    paired_difference,
-    summarise_values,
-)
+from capsweep.statistics import seeds
+from capsweep.statistics.metric_format import Measure, measure_of
+from capsweep.statistics.seeds import PairedDifference, Summary
 from capsweep.sweep.expand import Point, check_distinct_fields
 from capsweep.sweep.spec import Sweep
 
@@ -98,9 +92,9 @@ class CellGroup:
 
         The summary is None if no seed has the metric.
         """
-        measure = metric_format.measure_of(self.metric)
+        measure = measure_of(self.metric)
         values = list(self.by_seed.values())
-        return summarise_values(values, measure.low, measure.high) if values else None
+        return seeds.summarise_values(values, measure.low, measure.high) if values else None
 
     @property
     def full_summary(self) -> Summary | None:
@@ -170,7 +164,7 @@ class ResultTable:
     @property
     def measure(self) -> Measure:
         """The unit, range and format of the table's metric."""
-        return metric_format.measure_of(self.sweep.metric)
+        return measure_of(self.sweep.metric)
 
 
 def build_table(sweep: Sweep, points: Sequence[Point], ledger: Ledger) -> ResultTable:
@@ -242,16 +236,16 @@ def _compare_column(groups: Sequence[CellGroup], baseline: int | None) -> list[C
         The same fields with `difference`, `p` (adjusted over the rows by Holm's method) and
         `is_best`.
     """
-    measure = metric_format.measure_of(groups[0].metric)
+    measure = measure_of(groups[0].metric)
     base = None if baseline is None else groups[baseline]
     most = measure.high - measure.low
     differences = {
         group.row: difference
         for group in groups
         if base is not None and group is not base
-        if (difference := paired_difference(group.by_seed, base.by_seed, most)) is not None
+        if (difference := seeds.paired_difference(group.by_seed, base.by_seed, most)) is not None
     }
-    adjusted = adjust_holm([difference.t_test for difference in differences.values()])
+    adjusted = seeds.adjust_holm([difference.t_test for difference in differences.values()])
     p_values = dict(zip(differences, adjusted, strict=True))
     means = {group.row: group.full_summary.mean for group in groups if group.full_summary}
     choose = max if measure.higher_is_better else min

@@ -110,9 +110,7 @@ def find_missed(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return (labels_ML[:, :, None] != predicted_ML[:, None, :]).all(axis=2)
 
 
-def find_worst(
-    scores_MN: np.ndarray, labels: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray]:
+def find_worst(scores_MN: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the wrongly classified examples on which the network was most certain.
 
     Certainty is measured by the margin: the highest score of a class not in the image minus the
@@ -121,7 +119,6 @@ def find_worst(
     Args:
         scores_MN: Scores of the classes.
         labels: Classes of the examples, [M], or [M, L] for L classes in one image.
-        count: Largest number of examples to return.
 
     Returns:
         The indices [K] of the examples and their margins [K], the largest margin first.
@@ -134,5 +131,5 @@ def find_worst(
     lowest_shown_M = np.where(shown_MN, scores_MN, np.inf).min(axis=1)
     margins_M = highest_absent_M - lowest_shown_M
     wrong_K = np.flatnonzero(wrong_M)
-    worst_K = wrong_K[np.argsort(-margins_M[wrong_K], kind="stable")[:count]]
+    worst_K = wrong_K[np.argsort(-margins_M[wrong_K], kind="stable")]
     return worst_K, margins_M[worst_K]

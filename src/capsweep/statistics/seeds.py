@@ -72,10 +72,10 @@ def _t_interval(array: np.ndarray, low: float, high: float) -> tuple[float, floa
     return max(mean - half, low), min(mean + half, high)
 
 
-def list_common_steps(series: Sequence[Mapping[int, float]]) -> list[int]:
-    """Return the epochs or steps that all series have, in increasing order.
+def list_common_keys(series: Sequence[Mapping[int, float]]) -> list[int]:
+    """Return the seeds or epochs that all series have, in increasing order.
 
-    A mean over the series, taken at these steps only, does not jump at the end of a shorter series.
+    A mean over the series, taken at these keys only, does not jump at the end of a shorter series.
     """
     return sorted(set.intersection(*map(set, series))) if series else []
 
@@ -140,7 +140,7 @@ def paired_difference(
     Returns:
         The difference, or None if there are no common seeds.
     """
-    seeds = sorted(ours.keys() & theirs.keys())
+    seeds = list_common_keys([ours, theirs])
     if not seeds:
         return None
     differences = np.array([ours[seed] - theirs[seed] for seed in seeds], dtype=np.float64)

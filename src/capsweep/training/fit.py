@@ -232,7 +232,7 @@ def write_worst_examples(
         test: The test split, which has the images.
         names_N: The names of the classes, for the caption.
     """
-    wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
+    wrong, margins = examples.find_worst(scores_MN, labels)
     if not len(wrong):
         return
     indices_K = wrong[:WORST_COUNT]

@@ -137,8 +137,7 @@ def _draw_curve(axes: Axes, number: int, curve: BandedCurve) -> None:
     # If the curve has a single point, only the edge of the band is visible.
     band, edge = (colour, 0.18), (colour, 0.5)
     axes.fill_between(x, curve.low, curve.high, facecolor=band, edgecolor=edge, linewidth=1)
-    look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4}
-    axes.plot(x, curve.middle, line, label=curve.label, **look)
+    axes.plot(x, curve.middle, line, label=curve.label, color=colour, marker=marker, markersize=4)
     if curve.control is not None:
         axes.axhline(curve.control, color=colour, linestyle=(0, (1, 2)))
 
@@ -147,6 +146,4 @@ def finish_figure(figure: Figure, title: str, caption: str) -> bytes:
     """Add a title above a figure and a caption below it, and return the PNG."""
     figure.suptitle(title, fontsize=9)
     figure.supxlabel(caption, fontsize=6, wrap=True)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=150)
-    return file.getvalue()
+    return charts.encode_png(figure, dpi=150)

@@ -21,7 +21,6 @@ from capsweep.lab.evaluation.checkpoint import TrainedCell
 from capsweep.lab.evaluation.figures import Drawing
 from capsweep.ledger.ledger import Predictions
 from capsweep.report import charts
-from capsweep.report.charts import Grid
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics.examples import find_wrong, predict_classes
 
@@ -116,9 +115,10 @@ def _make_drawing(
         caption: Caption of the figure.
     """
     tiles = np.stack([charts.to_rgb(charts.scale_images(arrays["images"])), below_KHW3])
-    grid = Grid(tiles, ("input", "output"), above, f"cell {cell.name}: {figure}", caption)
+    title = f"cell {cell.name}: {figure}"
+    picture = charts.draw_grid(tiles, ("input", "output"), above, title, caption)
     stem = f"{figure}-correct{options.correct}-failures{options.failures}"
-    return Drawing(stem, arrays, charts.draw_grid(grid), caption)
+    return Drawing(stem, arrays, picture, caption)
 
 
 def draw_columns(
@@ -356,15 +356,10 @@ def _draw_page(page: Mapping[str, Any], title: str, caption: str) -> bytes:
     drawn_DTHW3 = np.stack([charts.to_rgb(row) for row in page["reconstructions"]])
     left_D1HW3 = np.full_like(drawn_DTHW3[:, :1], np.nan)
     left_D1HW3[0] = charts.to_rgb(charts.scale_images(page["image"][None]))
-    grid = Grid(
-        tiles_RKHW3=np.concatenate([left_D1HW3, drawn_DTHW3], axis=1),
-        beside=[f"dimension {d}" for d in range(len(drawn_DTHW3))],
-        above=["input", *(f"{tweak:+.2f}" if tweak else "0" for tweak in TWEAKS)],
-        title=title,
-        caption=caption,
-        side=SIDE,
-    )
-    return charts.draw_grid(grid)
+    tiles_RKHW3 = np.concatenate([left_D1HW3, drawn_DTHW3], axis=1)
+    beside = [f"dimension {d}" for d in range(len(drawn_DTHW3))]
+    above = ["input", *(f"{tweak:+.2f}" if tweak else "0" for tweak in TWEAKS)]
+    return charts.draw_grid(tiles_RKHW3, beside, above, title, caption, SIDE)
 
 
 def _describe_page(page: Mapping[str, Any]) -> str:

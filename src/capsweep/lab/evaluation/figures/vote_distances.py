@@ -19,9 +19,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from capsweep.errors import NotApplicableError, UserError
-from capsweep.lab.evaluation import figures
 from capsweep.lab.evaluation.checkpoint import TrainedCell
-from capsweep.lab.evaluation.figures import Drawing
+from capsweep.lab.evaluation.figures import Drawing, finish_figure
 from capsweep.lab.evaluation.traces import Trace, trace_images
 
 LAYER = "classes"
@@ -103,7 +102,7 @@ def _draw_bars(arrays: Mapping[str, np.ndarray], label: int, title: str, caption
         above = f"class {c}{' (true)' if c == label else ''}\n" if t == 0 else ""
         panel.set_title(f"{above}a = {arrays['activation'][t, c]:.2g}", fontsize=7)
         panels[t, 0].set_ylabel(f"iteration {t + 1}", fontsize=8)
-    return figures.finish_figure(figure, title, caption)
+    return finish_figure(figure, title, caption)
 
 
 def _describe_bars(arrays: Mapping[str, np.ndarray]) -> str:

@@ -200,11 +200,7 @@ def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | No
     return None
 
 
-def read_output(
-    head: LinearHead | None,
-    routed: Routed,
-    traces: Traces | None,
-) -> NetworkOutput:
+def read_output(head: LinearHead | None, routed: Routed, traces: Traces | None) -> NetworkOutput:
     """Make the output of a network from its routed class capsules.
 
     Args:

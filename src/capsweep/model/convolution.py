@@ -89,8 +89,8 @@ class Convolution(nn.Conv2d):
         self.methods.add(f"transformed, tiles of {tiling.outputs}x{tiling.outputs}")
         assert self.bias is not None
         left, _, above, _ = self._list_padding(input)
-        arguments = input, weight, self.bias, tiling, (above, left), self._count_outputs(input)
-        return convolve(*arguments)
+        before, places = (above, left), self._count_outputs(input)
+        return convolve(input, weight, self.bias, tiling, before, places)
 
     def _choose_tiling(self, input: Tensor) -> Tiling | None:
         """Choose the tiling of a transformed convolution, or return None to use another method.

@@ -87,7 +87,6 @@ class MatrixCapsules(nn.Module):
 
     Args:
         fields: For each parent position, the indices of the child positions in its receptive field.
-        num_child_positions: Number of child positions, N.
         types: Number of child types, I, and number of parent types, J.
         pose: Number of rows and number of columns of a pose matrix.
         routing: Factory of the routing.
@@ -104,7 +103,6 @@ class MatrixCapsules(nn.Module):
     def __init__(
         self,
         fields: Sequence[Sequence[int]],
-        num_child_positions: int,
         types: tuple[int, int],
         pose: tuple[int, int],
         routing: RoutingFactory,
@@ -115,7 +113,6 @@ class MatrixCapsules(nn.Module):
         super().__init__()
         (self.child_types, parents), (rows, columns) = types, pose
         offsets, numbers = len(fields[0]), rows * columns
-        self.num_child_positions = num_child_positions
         unshared = (1 if of_classes else offsets, self.child_types)
         shape = *((1, 1) if shared else unshared), parents, columns, columns
         self.weight_KIJSS = nn.Parameter(torch.empty(shape))
@@ -234,13 +231,12 @@ class MatrixCapsNet(nn.Module):
         for parents, kernel, stride in sizes:
             above = grid.after_convolution(kernel, stride, "model.capsules.kernel")
             fields = list_fields(grid, kernel, stride)
-            layer = MatrixCapsules(fields, grid.num_positions, (types, parents), *common)
-            self.capsules.append(layer)
+            self.capsules.append(MatrixCapsules(fields, (types, parents), *common))
             grid, types = above, parents
         offset_ND = make_coordinate_offsets(grid, image, 16, **coordinates)
-        everywhere, count = [range(grid.num_positions)], grid.num_positions
+        everywhere = [range(grid.num_positions)]
         self.classes = MatrixCapsules(
-            everywhere, count, (types, num_classes), *common, offset_ND, of_classes=True
+            everywhere, (types, num_classes), *common, offset_ND, of_classes=True
         )
         self.reads_activations = getattr(self.classes.routing, "reads_activations", False)
         _draw_weights(self, initial)

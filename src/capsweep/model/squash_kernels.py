@@ -192,7 +192,6 @@ def differentiate_sums_kernel(
 def squash_channels_kernel(
     channel_BCHW,
     pose_BIP,
-    by_pose_BIP,
     by_channel_BCHW,
     num_rows,
     types,
@@ -209,8 +208,8 @@ def squash_channels_kernel(
 ):
     """Write the squashed poses of primary capsules, or a gradient.
 
-    If BACKWARD, the kernel writes the gradient with respect to the channels, not the poses. The
-    launch grid is (tiles of rows).
+    If BACKWARD, `pose_BIP` has the gradient with respect to the poses, and the kernel writes the
+    gradient with respect to the channels. The launch grid is (tiles of rows).
     """
     row_R1, number_1P, inside_RP, row_RP = locate_rows(num_rows, P, TILE_R, TILE_P)
     line_R1 = row_R1 // width
@@ -221,7 +220,7 @@ def squash_channels_kernel(
     s_RP = tl.load(channel_BCHW + place_RP, mask=inside_RP, other=0.0)
     s_RP = s_RP.to(pose_BIP.dtype.element_ty)
     if BACKWARD:
-        by_pose_RP = tl.load(by_pose_BIP + row_RP, mask=inside_RP, other=0.0)
+        by_pose_RP = tl.load(pose_BIP + row_RP, mask=inside_RP, other=0.0)
         by_s_RP = differentiate_rows(s_RP, by_pose_RP).to(by_channel_BCHW.dtype.element_ty)
         tl.store(by_channel_BCHW + place_RP, by_s_RP, mask=inside_RP)
     else:
@@ -308,7 +307,7 @@ class SquashedChannels(torch.autograd.Function):
         images, channels, *places = channel_BCHW.shape
         shape = images, channels // pose * math.prod(places), pose
         pose_BIP = channel_BCHW.new_empty(shape, dtype=dtype)
-        _launch(channel_BCHW, pose_BIP, pose_BIP, channel_BCHW, BACKWARD=False)
+        _launch(channel_BCHW, pose_BIP, channel_BCHW, BACKWARD=False)
         ctx.save_for_backward(channel_BCHW)
         return pose_BIP
 
@@ -318,23 +317,19 @@ class SquashedChannels(torch.autograd.Function):
         """Compute the gradient with respect to the channels, in their memory layout."""
         (channel_BCHW,) = ctx.saved_tensors
         by_channel_BCHW = channel_BCHW.new_empty_strided(channel_BCHW.shape, channel_BCHW.stride())
-        by_pose_BIP = by_pose_BIP.contiguous()
-        _launch(channel_BCHW, by_pose_BIP, by_pose_BIP, by_channel_BCHW, BACKWARD=True)
+        _launch(channel_BCHW, by_pose_BIP.contiguous(), by_channel_BCHW, BACKWARD=True)
         return by_channel_BCHW, None, None
 
 
 def _launch(
-    channel_BCHW: Tensor,
-    pose_BIP: Tensor,
-    by_pose_BIP: Tensor,
-    by_channel_BCHW: Tensor,
-    **switches: bool,
+    channel_BCHW: Tensor, pose_BIP: Tensor, by_channel_BCHW: Tensor, **switches: bool
 ) -> None:
+    """Launch `squash_channels_kernel`; `pose_BIP` has the poses or the gradient of the poses."""
     _, channels, height, width = channel_BCHW.shape
     rows, pose = pose_BIP[..., 0].numel(), pose_BIP.shape[2]
     tile = power_of_two(pose)
     tile_rows = max(1, CHANNELS // tile)
-    tensors = channel_BCHW, pose_BIP, by_pose_BIP, by_channel_BCHW
+    tensors = channel_BCHW, pose_BIP, by_channel_BCHW
     counts = rows, channels // pose, height, width, *channel_BCHW.stride()
     with torch.cuda.device_of(channel_BCHW):
         squash_channels_kernel[-(-rows // tile_rows),](

@@ -183,11 +183,7 @@ class BilinearForm:
         return pairs * components * channels * (tiles + weights)
 
     def add_outputs(
-        self,
-        image_BHWC: Tensor,
-        weight_OKKC: Tensor,
-        y_BHWO: Tensor,
-        factors: list[Factors] | None = None,
+        self, image_BHWC: Tensor, weight_OKKC: Tensor, y_BHWO: Tensor, factors: list[Factors] | None
     ) -> None:
         """Add the convolution of the images to the outputs, in place.
 
@@ -222,7 +218,7 @@ class BilinearForm:
         gradient_BHWO: Tensor,
         by_image: Tensor | None,
         by_weight: Tensor | None,
-        factors: Iterator[Factors] | None = None,
+        factors: Iterator[Factors] | None,
     ) -> None:
         """Add the gradients with respect to image and weights, in place.
 
@@ -236,14 +232,10 @@ class BilinearForm:
                 computes the factors again.
         """
         g_rows = self.outputs.transform_rows(gradient_BHWO, WHOLE)
+        make_rows = Operand.transform_rows if factors is None else Operand.make_rows
         for block in self.list_blocks(image_BHWC, len(weight_OKKC)):
-            operands = (self.image, image_BHWC), (self.weights, weight_OKKC)
-            x_rows, w_rows = (
-                each.transform_rows(array, block)
-                if factors is None
-                else each.make_rows(array, block)
-                for each, array in operands
-            )
+            x_rows = make_rows(self.image, image_BHWC, block)
+            w_rows = make_rows(self.weights, weight_OKKC, block)
             for pair in range(x_rows.shape[1]):  # gradients overwrite this pair
                 g_TFO = self.outputs.transform_columns(g_rows, pair)
                 if factors is None:
@@ -266,7 +258,7 @@ class BilinearForm:
 
 def make_form(
     tiling: Tiling,
-    size: tuple[int, int],
+    size: torch.Size,
     before: tuple[int, int],
     places: tuple[int, int],
     dtype: torch.dtype,
@@ -291,14 +283,12 @@ def make_form(
         for count, pixels, zeros in zip(counts, size, before, strict=True)
     )
     missing_taps = taps * stride - tiling.kernel
-    missing_rows, missing_columns = (
-        count * step - exist for count, exist in zip(counts, places, strict=True)
-    )
+    rows, columns = (count * step - exist for count, exist in zip(counts, places, strict=True))
     image, weights, outputs = make_transforms(tiling, dtype)
     return BilinearForm(
         Operand(image, tiling.positions, step, stride, (before[1], right, before[0], below)),
         Operand(weights, taps, taps, stride, (0, missing_taps, 0, missing_taps)),
-        Operand(outputs, step, step, 1, (0, missing_columns, 0, missing_rows)),
+        Operand(outputs, step, step, 1, (0, columns, 0, rows)),
         places,
     )
 
@@ -342,22 +332,15 @@ class TransformedConvolution(torch.autograd.Function):
         gradient_BHWO = _put_channels_last(gradient_BOHW)
         image_BHWC, weight_OKKC, *kept = ctx.saved_tensors
         factors = iter(zip(kept[::2], kept[1::2], strict=True)) if kept else None
-        by_image, by_weight = (
-            torch.zeros_like(array) if is_needed else None
-            for array, is_needed in zip(
-                (image_BHWC, weight_OKKC), ctx.needs_input_grad, strict=False
-            )
-        )
-        form: BilinearForm = ctx.form
+        form, (with_image, with_weight, with_bias, *_) = ctx.form, ctx.needs_input_grad
+        by_image = torch.zeros_like(image_BHWC) if with_image else None
+        by_weight = torch.zeros_like(weight_OKKC) if with_weight else None
         for images in form.list_parts(image_BHWC, len(weight_OKKC)):
             part = None if by_image is None else by_image[images]
             gradients = gradient_BHWO[images], part, by_weight
             form.add_gradients(image_BHWC[images], weight_OKKC, *gradients, factors)
-        channels_second = (
-            None if gradient is None else gradient.permute(0, 3, 1, 2)
-            for gradient in (by_image, by_weight)
-        )
-        by_bias = gradient_BHWO.sum((0, 1, 2)) if ctx.needs_input_grad[2] else None
+        channels_second = (x if x is None else x.permute(0, 3, 1, 2) for x in (by_image, by_weight))
+        by_bias = gradient_BHWO.sum((0, 1, 2)) if with_bias else None
         return *channels_second, by_bias, None, None
 
 
@@ -389,10 +372,8 @@ def convolve(
         Feature maps [B, O, H, W] in the memory layout "channels last". Inside autocast, the maps
         have the type of autocast.
     """
-    height, width = image_BCHW.shape[2:]
-    form = make_form(tiling, (height, width), before, places, weight_OCKK.dtype)
-    is_trained = torch.is_grad_enabled()
-    arguments = image_BCHW, weight_OCKK, bias_O, form, is_trained
+    form = make_form(tiling, image_BCHW.shape[2:], before, places, weight_OCKK.dtype)
+    arguments = image_BCHW, weight_OCKK, bias_O, form, torch.is_grad_enabled()
     features_BCHW: Tensor = TransformedConvolution.apply(*arguments)
     is_mixed = torch.is_autocast_enabled("cpu")
     return features_BCHW.to(torch.get_autocast_dtype("cpu")) if is_mixed else features_BCHW

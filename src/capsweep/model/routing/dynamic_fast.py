@@ -53,6 +53,20 @@ class Iteration(NamedTuple):
     sums: Tensor
 
 
+class Options(NamedTuple):
+    """The options of dynamic routing with the softmax.
+
+    Attributes:
+        num_iters: Number of iterations T, at least 1.
+        none_of_the_above: Whether a share of each child may go to no parent.
+        is_full: Whether gradients flow through all iterations, not only through the last.
+    """
+
+    num_iters: int
+    none_of_the_above: bool
+    is_full: bool
+
+
 class LinearVotes:
     """The linear votes of a batch, stored as poses and weights.
 
@@ -195,7 +209,7 @@ def list_inputs(
     prior_LJ: Tensor | None = None,
     none_of_the_above: bool = False,
     gradient: str = "full",
-) -> tuple[Tensor, Tensor, Tensor, Tensor, int, bool, bool]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Options]:
     """List the inputs of `route_linear`, from the arguments of `dynamic.reference`.
 
     Args:
@@ -212,18 +226,12 @@ def list_inputs(
         prior_LJ = weight_IJDP.new_zeros(weight_IJDP.shape[:2])
     if bias_JD is None:
         bias_JD = weight_IJDP.new_zeros(weight_IJDP.shape[1:3])
-    tensors = votes.pose_BIP, weight_IJDP, prior_LJ, bias_JD
-    return *tensors, num_iters, none_of_the_above, gradient == "full"
+    options = Options(num_iters, none_of_the_above, gradient == "full")
+    return votes.pose_BIP, weight_IJDP, prior_LJ, bias_JD, options
 
 
 def route_linear(
-    pose_BIP: Tensor,
-    weight_IJDP: Tensor,
-    prior_IJ: Tensor,
-    bias_JD: Tensor,
-    num_iters: int,
-    none_of_the_above: bool,
-    is_full: bool,
+    pose_BIP: Tensor, weight_IJDP: Tensor, prior_IJ: Tensor, bias_JD: Tensor, options: Options
 ) -> Routed:
     """Route linear votes as `dynamic.reference` does, without forming the votes.
 
@@ -234,36 +242,33 @@ def route_linear(
         weight_IJDP: Vote weights.
         prior_IJ: Routing logits before the first iteration.
         bias_JD: Bias added to the sum of the votes in each iteration.
-        num_iters: Number of iterations T, at least 1.
-        none_of_the_above: Whether a share of each child may go to no parent.
-        is_full: Whether gradients flow through all iterations, not only through the last.
+        options: Options of the routing.
     """
     prior, bias = prior_IJ.T.contiguous()[..., None], bias_JD[..., None]
-    if num_iters == 1:  # autograd can differentiate a single iteration
+    if options.num_iters == 1:  # autograd can differentiate a single iteration
         linear = LinearVotes(pose_BIP, weight_IJDP)
-        _, coupling, sums = run_iterations(linear, prior, bias, 1, none_of_the_above)[0]
+        _, coupling, sums = run_iterations(linear, prior, bias, options)[0]
         v = squash(sums, dim=1)
     else:
-        inputs = pose_BIP, weight_IJDP, prior, bias
-        v, coupling = _LinearRouting.apply(*inputs, num_iters, none_of_the_above, is_full)
+        v, coupling = _LinearRouting.apply(pose_BIP, weight_IJDP, prior, bias, options)
     v_BJD, coupling_BIJ = v.permute(2, 0, 1).contiguous(), coupling.detach().permute(2, 1, 0)
     act_BJ = torch.linalg.vector_norm(v_BJD, dim=-1)
     return Routed(v_BJD, act_BJ, coupling_BIJ.expand(len(v_BJD), -1, -1))
 
 
 def run_iterations(
-    linear: LinearVotes, prior: Tensor, bias: Tensor, num_iters: int, none_of_the_above: bool
+    linear: LinearVotes, prior: Tensor, bias: Tensor, options: Options
 ) -> list[Iteration]:
     """Run all routing iterations and return the tensors of each iteration.
 
     Autograd can differentiate only the first iteration.
     """
-    coupling = softmax_over_parents(prior, none_of_the_above, dim=0)
+    coupling = softmax_over_parents(prior, options.none_of_the_above, dim=0)
     iterations = [Iteration(None, coupling, linear.sum_first(coupling) + bias)]
-    for _ in range(num_iters - 1):
+    for _ in range(options.num_iters - 1):
         v = squash(iterations[-1].sums, dim=1)
         pose_sum = v if iterations[-1].pose_sum is None else iterations[-1].pose_sum + v
-        coupling, sums = linear.sum_votes(pose_sum, prior, none_of_the_above)
+        coupling, sums = linear.sum_votes(pose_sum, prior, options.none_of_the_above)
         iterations.append(Iteration(pose_sum, coupling, sums.add_(bias)))
     return iterations
 
@@ -282,15 +287,13 @@ class _LinearRouting(torch.autograd.Function):
         weight_IJDP: Tensor,
         prior: Tensor,
         bias: Tensor,
-        num_iters: int,
-        none_of_the_above: bool,
-        is_full: bool,
+        options: Options,
     ) -> tuple[Tensor, Tensor]:
         linear = LinearVotes(pose_BIP, weight_IJDP)
-        iterations = run_iterations(linear, prior, bias, num_iters, none_of_the_above)
+        iterations = run_iterations(linear, prior, bias, options)
         flat = [tensor for iteration in iterations for tensor in iteration]
         ctx.save_for_backward(pose_BIP, weight_IJDP, *flat)
-        ctx.is_full, ctx.bias_shape = is_full, bias.shape
+        ctx.is_full, ctx.bias_shape = options.is_full, bias.shape
         ctx.mark_non_differentiable(iterations[-1].coupling)
         ctx.set_materialize_grads(False)
         return squash(iterations[-1].sums, dim=1), iterations[-1].coupling
@@ -303,7 +306,7 @@ class _LinearRouting(torch.autograd.Function):
         The loop runs over the iterations, from the last to the first.
         """
         if by_v is None:
-            return (None,) * 7
+            return (None,) * 5
         by_v = by_v.contiguous()
         pose_BIP, weight_IJDP, *flat = ctx.saved_tensors
         iterations = [Iteration(*flat[start : start + 3]) for start in range(0, len(flat), 3)]
@@ -323,4 +326,4 @@ class _LinearRouting(torch.autograd.Function):
             if not ctx.is_full:
                 break
             by_v = by_pose_sum
-        return *linear.differentiate_inputs(terms), by_prior, by_bias, *(None,) * 3
+        return *linear.differentiate_inputs(terms), by_prior, by_bias, None

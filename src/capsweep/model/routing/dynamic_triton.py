@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from capsweep.model.routing import softmax_over_parents
+from capsweep.model.routing.dynamic_fast import Options
 from capsweep.model.routing.dynamic_kernels import (
     differentiate_kernel,
     iterate_kernel,
@@ -68,11 +69,10 @@ class KernelRouting(torch.autograd.Function):
         weight_IJDP: Tensor,
         prior_IJ: Tensor,
         bias_JD: Tensor,
-        num_iters: int,
-        none_of_the_above: bool,
-        is_full: bool,
+        options: Options,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Route linear votes; `dynamic_fast.route_linear` explains the arguments."""
+        num_iters, none_of_the_above, is_full = options
         prior_IJ, bias_JD = prior_IJ.contiguous(), bias_JD.contiguous()
         coupling_IJ = softmax_over_parents(prior_IJ, none_of_the_above, dim=1).contiguous()
         kernels = Kernels(pose_BIP, weight_IJDP.shape)
@@ -106,7 +106,7 @@ class KernelRouting(torch.autograd.Function):
         The loop runs over the iterations, from the last to the first.
         """
         if by_v_BJD is None and by_length_BJ is None:
-            return (None,) * 7
+            return (None,) * 5
         pose_BIP, weight_IPJD, coupling_IJ, coupling_TBIJ, sums_TBJD, after_TBJD = ctx.saved_tensors
         kernels, last = Kernels(pose_BIP, ctx.shape, weight_IPJD), len(coupling_TBIJ)
         first, with_prior = 0 if ctx.is_full else last, ctx.needs_input_grad[2]
@@ -133,7 +133,7 @@ class KernelRouting(torch.autograd.Function):
             coupling_IJ, *(x[chosen] for x in terms), WITH_FIRST=first == 0, WITH_LOGITS=ctx.is_full
         )
         by_bias_JD = by_sums_TBJD[first:].sum(dim=(0, 1))
-        return *by_inputs, by_prior_IJ, by_bias_JD, *(None,) * 3
+        return *by_inputs, by_prior_IJ, by_bias_JD, None
 
 
 class Kernels:
@@ -214,8 +214,9 @@ class Kernels:
         fixed = {"WITH_NONE": WITH_NONE, "BACKWARD": BACKWARD, "TILE_B": images}
         fixed["UNROLLED"] = min(LONGEST_UNROLLED, self.pose)
         tensors = prior_IJ, coupling_BIJ, parent_BJD, coefficient_BIJ, part_XBJD
-        warps = _choose_warps(self.tile, per_warp, REGISTERS)
-        self._launch(iterate_kernel, (image_tiles, parts), tensors, children, **fixed, **warps)
+        counts = self.num_images, self.num_children, children
+        fixed |= _choose_warps(self.tile, per_warp, REGISTERS)
+        self._launch(iterate_kernel, (image_tiles, parts), *tensors, *counts, **fixed)
         return part_XBJD
 
     def differentiate_inputs(self, *terms: Tensor, **switches: bool) -> tuple[Tensor, Tensor]:
@@ -228,29 +229,18 @@ class Kernels:
         by_pose_BIP = torch.empty_like(self.pose_BIP)
         shape_IJDP = self.num_children, self.parents, self.numbers, self.pose
         by_weight_XIJDP = self.weight_IPJD.new_empty(parts, *shape_IJDP)
-        self._launch(
-            differentiate_kernel,
-            (self.num_children, parts, self.column_tiles),
-            (*terms, by_pose_BIP, by_weight_XIJDP),
-            cdiv(self.num_images, parts),
-            T=len(terms[1]),
-            TILE_P=self.columns,
-            **_choose_warps(self.columns * self.tile, WEIGHT_BYTES // self.size, COLUMN_REGISTERS),
-            **switches,
-        )
+        grid = self.num_children, parts, self.column_tiles
+        counts = self.num_images, self.num_children, cdiv(self.num_images, parts)
+        fixed = {"T": len(terms[1]), "TILE_P": self.columns, **switches}
+        per_warp = WEIGHT_BYTES // self.size
+        fixed |= _choose_warps(self.columns * self.tile, per_warp, COLUMN_REGISTERS)
+        tensors = *terms, by_pose_BIP, by_weight_XIJDP
+        self._launch(differentiate_kernel, grid, *tensors, *counts, **fixed)
         return by_pose_BIP, by_weight_XIJDP[0] if parts == 1 else by_weight_XIJDP.sum(dim=0)
 
-    def _launch(
-        self,
-        kernel: Any,
-        grid: tuple[int, ...],
-        tensors: tuple[Tensor, ...],
-        in_a_part: int,
-        **fixed: int,
-    ) -> None:
-        counts = self.num_images, self.num_children, in_a_part
+    def _launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **fixed: int) -> None:
         with torch.cuda.device_of(self.pose_BIP):
-            kernel[grid](self.pose_BIP, self.weight_IPJD, *tensors, *counts, **self.fixed, **fixed)
+            kernel[grid](self.pose_BIP, self.weight_IPJD, *arguments, **self.fixed, **fixed)
 
 
 def _choose_warps(tile: int, per_warp: int, registers: int) -> dict[str, int]:

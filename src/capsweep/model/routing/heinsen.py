@@ -31,8 +31,6 @@ Shape letters: B batch, M parent positions, L children below a position, J paren
 position, D parent pose, T iterations.
 """
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -69,12 +67,16 @@ def reference(
         ValueError: If the votes have no activations.
     """
     formed, trace = form_votes(votes), list[dict[str, Tensor]]()
-    betas = beta_use_LJ.T.contiguous(), beta_ignore_LJ.T.contiguous()
-    use_children = partial(_use_children, formed.local_activation(), *betas)
+    activation_BML = formed.local_activation()
+    beta_use_JL, beta_ignore_JL = beta_use_LJ.T.contiguous(), beta_ignore_LJ.T.contiguous()
     logit_BMJL = formed.zero_BMJL
     while True:
         coupling_BMJL = formed.apply_given(formed.divide_children(logit_BMJL, "types"))
-        logit_BMJ, share_BMJL = use_children(coupling_BMJL)
+        activation_BM1L = activation_BML[:, :, None]
+        used_BMJL = activation_BM1L * coupling_BMJL
+        ignored_BMJL = activation_BM1L - used_BMJL
+        logit_BMJ = (beta_use_JL * used_BMJL - beta_ignore_JL * ignored_BMJL).sum(dim=3)
+        share_BMJL = used_BMJL / (used_BMJL.sum(dim=3, keepdim=True) + FLOOR)
         mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, FLOOR)
         act_BMJ = logit_BMJ.sigmoid()
         trace.append({"coupling": coupling_BMJL.mT, "pose": mean_BMJD, "activation": act_BMJ})
@@ -82,17 +84,6 @@ def reference(
             return make_routed(trace, with_trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
         log_act_BMJ = F.logsigmoid(logit_BMJ)
         logit_BMJL = formed.compute_log_fit(mean_BMJD, variance_BMJD, log_act_BMJ)
-
-
-def _use_children(
-    activation_BML: Tensor, beta_use_JL: Tensor, beta_ignore_JL: Tensor, assigned_BMJL: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute the logits z_j [B, M, J] and the weights use_ij / m_j [B, M, J, L] of the votes."""
-    activation_BM1L = activation_BML[:, :, None]
-    used_BMJL = activation_BM1L * assigned_BMJL
-    ignored_BMJL = activation_BM1L - used_BMJL
-    logit_BMJ = (beta_use_JL * used_BMJL - beta_ignore_JL * ignored_BMJL).sum(dim=3)
-    return logit_BMJ, used_BMJL / (used_BMJL.sum(dim=3, keepdim=True) + FLOOR)
 
 
 fast = make_fast(reference, VoteMoments)

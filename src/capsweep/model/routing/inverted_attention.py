@@ -38,11 +38,7 @@ from capsweep.model.votes import LocalVotes
 
 
 def reference(
-    votes: LocalVotes,
-    num_iters: int,
-    gain_D: Tensor,
-    shift_D: Tensor,
-    with_trace: bool = False,
+    votes: LocalVotes, num_iters: int, gain_D: Tensor, shift_D: Tensor, with_trace: bool = False
 ) -> Routed:
     """Route votes by inverted dot-product attention.
 

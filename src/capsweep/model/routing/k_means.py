@@ -36,11 +36,7 @@ from capsweep.model.routing.vote_products import FormedVotes, form_votes, make_f
 from capsweep.model.votes import LocalVotes
 
 
-def reference(
-    votes: LocalVotes | FormedVotes,
-    num_iters: int,
-    with_trace: bool = False,
-) -> Routed:
+def reference(votes: LocalVotes | FormedVotes, num_iters: int, with_trace: bool = False) -> Routed:
     """Route votes by soft k-means, with plain tensor operations.
 
     Args:

@@ -41,10 +41,7 @@ NEAR = 1e-4  # for shorter vectors the series is used, with an error of at most 
 
 
 def reference(
-    votes: LocalVotes,
-    beta_LJ: Tensor,
-    scale: str = "pose",
-    with_trace: bool = False,
+    votes: LocalVotes, beta_LJ: Tensor, scale: str = "pose", with_trace: bool = False
 ) -> Routed:
     """Route votes by self-attention, in one pass.
 

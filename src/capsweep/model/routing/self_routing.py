@@ -34,10 +34,7 @@ SMALLEST_MASS = 1e-7  # added to every mass, so that no mass is 0
 
 
 def reference(
-    votes: LocalVotes,
-    gate_LJP: Tensor,
-    gate_bias_LJ: Tensor,
-    with_trace: bool = False,
+    votes: LocalVotes, gate_LJP: Tensor, gate_bias_LJ: Tensor, with_trace: bool = False
 ) -> Routed:
     """Route votes by learned gates on the poses of the children.
 

@@ -183,7 +183,7 @@ def split_images(reader: Reader, held_out: int, **declared: int) -> dict[str, li
     """The labels of each split, prepared."""
     presenter = partial(ShiftedImages, shift=0)
     dataset = {"validation": held_out, "examples": declared, "image_shape": [1, 6, 5]}
-    splits = prepare_splits(reader, "", presenter, dataset, torch.device("cpu"))
+    splits = prepare_splits(reader.read(""), presenter, dataset, torch.device("cpu"))
 
     def list_labels(part: DeviceSplit) -> list[int]:
         return part.evaluation_batch(slice(0, len(part))).labels.tolist()

@@ -27,6 +27,7 @@ from capsweep.data.batches import (
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import LabelledImages
 from capsweep.data.pairs import ComposedPairs, PairSource
+from capsweep.data.windows import Windows
 from capsweep.training import build
 
 
@@ -122,6 +123,8 @@ def moved(thing: Any) -> Any:
     for name, value in vars(thing).items():
         if isinstance(value, Tensor):
             setattr(thing, name, value.to(DEVICE))
+        elif isinstance(value, Windows):
+            setattr(thing, name, Windows(value.view.to(DEVICE)))
         elif isinstance(value, torch.device):
             setattr(thing, name, DEVICE)
         elif isinstance(value, PairSource):

@@ -12,8 +12,9 @@ from laws import at_most_examples
 from small_data import make_noise
 from torch import Tensor
 
-from capsweep.data.batches import Batch, copy_windows, locate_windows, shift_windows, to_unit
+from capsweep.data.batches import Batch, to_unit
 from capsweep.data.image_batches import ShiftedImages
+from capsweep.data.windows import Windows
 from capsweep.errors import ConfigError
 
 
@@ -89,8 +90,8 @@ def test_images_move_on_a_canvas_as_if_they_had_been_put_on_it_before(
     on_it = torch.zeros(*shape[:2], canvas, canvas, dtype=torch.uint8)
     above, left = ((canvas - size) // 2 for size in shape[2:])
     on_it[:, :, above : above + shape[2], left : left + shape[3]] = images_NCHW
-    found = shift_windows(images_NCHW, shift, canvas)
-    assert torch.equal(found, shift_windows(on_it, shift))
+    found = Windows.at_shifts(images_NCHW, shift, canvas)
+    assert torch.equal(found.view, Windows.at_shifts(on_it, shift).view)
 
 
 @given(data=st.data(), shift=st.integers(0, 3), room=st.integers(0, 4), channels=st.integers(1, 3))
@@ -99,15 +100,15 @@ def test_windows_are_read_where_indices_would_find_them(
     data: st.DataObject, shift: int, room: int, channels: int
 ) -> None:
     images_NCHW = torch.arange(7 * channels * 20).view(7, channels, 5, 4).to(torch.uint8)
-    moved_to = shift_windows(images_NCHW, shift, 5 + room)
-    cropped = images_NCHW.unfold(2, 3, 1).unfold(3, 2, 1)
+    moved_to = Windows.at_shifts(images_NCHW, shift, 5 + room)
+    cropped = Windows(images_NCHW.unfold(2, 3, 1).unfold(3, 2, 1))
     for windows in (moved_to, cropped):
-        rows, columns = windows.shape[2:4]
+        rows, columns = windows.view.shape[2:4]
         one = st.tuples(st.integers(0, 6), st.integers(0, rows - 1), st.integers(0, columns - 1))
         chosen_B3 = torch.tensor(data.draw(st.lists(one, min_size=1, max_size=9)))
         index_B, offsets_B2 = chosen_B3[:, 0], chosen_B3[:, 1:]
-        found = copy_windows(windows, locate_windows(windows, index_B, offsets_B2))
-        assert torch.equal(found, windows[index_B, :, offsets_B2[:, 0], offsets_B2[:, 1]])
+        found = windows.copy(windows.locate(index_B, offsets_B2))
+        assert torch.equal(found, windows.view[index_B, :, offsets_B2[:, 0], offsets_B2[:, 1]])
 
 
 def test_to_unit_maps_bytes_to_the_unit_interval() -> None:

@@ -19,14 +19,8 @@ from capsweep.data.images import LabelledImages, join_examples, label_images
 from capsweep.data.official import decode_once
 from capsweep.data.pairs import draw_integers
 from capsweep.errors import ConfigError
+from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes
-from capsweep.storage.official_files import (
-    UNKNOWN,
-    Digest,
-    OfficialFiles,
-    read_content,
-    report_undecodable,
-)
 from capsweep.storage.stores import join
 
 DRAWS = 8  # words of the random sequence that are reserved for each image
@@ -214,9 +208,9 @@ class AffnistTest:
 
     def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
         self.sha256 = dict(sha256)
-        self.files = OfficialFiles(folders, AFFNIST_PUBLISHER)
+        self.files = official_files.OfficialFiles(folders, AFFNIST_PUBLISHER)
         numbered = [join(folder, "test_batches") for folder in folders]
-        self.batches = OfficialFiles(numbered, AFFNIST_PUBLISHER)
+        self.batches = official_files.OfficialFiles(numbered, AFFNIST_PUBLISHER)
 
     def read(self, folder: str, test: LabelledImages) -> LabelledImages:
         """Read affNIST's test images [N, 1, 40, 40].
@@ -237,11 +231,11 @@ class AffnistTest:
     def _decode_files(self, folder: str) -> LabelledImages:
         whole = self.files.find(folder, "test.mat")
         paths = [whole] if whole else self._find_batches(folder)
-        contents = [read_content(path) for path in paths]
+        contents = [official_files.read_content(path) for path in paths]
         computed = hash_bytes(b"".join(contents))
         name, path = ("test", whole) if whole else ("test_batches", paths[0].parent)
-        declared, key = self.sha256.get(name, UNKNOWN), f"dataset.test.sha256.{name}"
-        self.files.check_digests(Digest(path, computed, declared, key))
+        declared, key = self.sha256.get(name, official_files.UNKNOWN), f"dataset.test.sha256.{name}"
+        self.files.check_digests(official_files.Digest(path, computed, declared, key))
         return join_examples([*map(_parse_affnist, paths, contents)])
 
     def _find_batches(self, folder: str) -> list[Path]:
@@ -260,7 +254,7 @@ def _parse_affnist(path: Path, data: bytes) -> LabelledImages:
     value `image[40 * y + x, n]` is the pixel in row y and column x of example n. Public programs
     read the files in the same way.
     """
-    with report_undecodable(path):
+    with official_files.report_undecodable(path):
         fields = load_matlab(data)[AFFNIST][0, 0]
         images_NCHW = fields["image"].T.reshape(-1, 1, AFFNIST_SIDE, AFFNIST_SIDE)
         return label_images(images_NCHW, fields["label_int"][0], 10)

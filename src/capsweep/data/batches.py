@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from capsweep.errors import ConfigError, is_short_of_memory
+from capsweep.errors import is_short_of_memory
 from capsweep.runtime import terminal
 
 Split = Literal["train", "validation", "test"]
@@ -290,90 +290,6 @@ class TrainLoader(BatchLoader):
             made = make_batch(order_N[first : first + at_once])
             for start in range(0, len(made.labels), self.batch_size):
                 yield made.select(slice(start, start + self.batch_size))
-
-
-def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) -> Tensor:
-    """Build a view that has each image at all shifts by up to `shift` whole pixels; gaps are zeros.
-
-    The view shares the memory of one padded copy of the images.
-
-    Args:
-        images_NCHW: Images [N, C, H, W].
-        shift: Largest shift in pixels, up, down, left and right.
-        canvas: Side in pixels of a square canvas. Each image is placed in the middle of the canvas.
-            None keeps the size of the images.
-
-    Returns:
-        A view [N, C, 2 * shift + 1, 2 * shift + 1, H, W]; H and W are the sizes of the canvas.
-        Image n moved down by dy and right by dx is at [n, :, shift - dy, shift - dx].
-
-    Raises:
-        ConfigError: If the canvas is smaller than the images.
-    """
-    count, channels, height, width = images_NCHW.shape
-    rows, columns = (height, width) if canvas is None else (canvas, canvas)
-    if height > rows or width > columns:
-        raise ConfigError(
-            f"dataset.batches.canvas={canvas} must be larger: images are {height}x{width}"
-        )
-    above, left = (rows - height) // 2, (columns - width) // 2
-    # The zeros to the right of a row are also the zeros to the left of the next row. The zeros
-    # below an image are also the zeros above the next image. If the margin of the canvas is as wide
-    # as the shift, as in MultiMNIST, a window is contiguous in memory.
-    row, plane_rows = columns - left + shift, rows - above + shift
-    plane = plane_rows * row
-    before = (above + shift) * row + left + shift
-    side = 2 * shift + 1
-    # `copy_windows` reads whole rows, so the last row of the last window is allocated in full too.
-    after = max(row - columns, 0)
-    padded_E = images_NCHW.new_zeros(before + count * channels * plane + after)
-    planes_E = padded_E[before : len(padded_E) - after]
-    planes_E.view(count, channels, plane_rows, row)[..., :height, :width] = images_NCHW
-    return padded_E.as_strided(
-        (count, channels, side, side, rows, columns), (channels * plane, plane, row, 1, row, 1)
-    )
-
-
-def locate_windows(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
-    """Compute the memory offsets at which windows begin.
-
-    Args:
-        windows: A view [N, C, rows, columns, H, W] of images, such as the one from `shift_windows`.
-        index: Index of the image of each window, int64 of any shape [...].
-        offsets: Indices of each window along the axes `rows` and `columns`, int64 [..., 2].
-
-    Returns:
-        Memory offsets for `copy_windows`, in elements, int64 [...].
-    """
-    image, _, row, column, _, _ = windows.stride()
-    return index * image + offsets[..., 0] * row + offsets[..., 1] * column
-
-
-def copy_windows(windows: Tensor, address_B: Tensor) -> Tensor:
-    """Copy the windows that begin at some memory offsets.
-
-    The result equals `windows[n, :, row, column]` for B triples (n, row, column). This function
-    takes a tenth of the time of that indexing, since each window is read from one address.
-
-    Args:
-        windows: The view [N, C, rows, columns, H, W] that was given to `locate_windows`, uint8.
-        address_B: Memory offsets [B] from `locate_windows`.
-
-    Returns:
-        The windows, uint8 [B, C, H, W]. This tensor may be non-contiguous.
-    """
-    count, channels, rows, columns, height, width = windows.shape
-    image, plane, row, column, down, right = windows.stride()
-    last = (count - 1) * image + (rows - 1) * row + (columns - 1) * column
-    # If the storage holds all elements between the rows of a window, one contiguous copy is three
-    # times as fast as a copy row by row.
-    end = windows.storage_offset() + last + (channels - 1) * plane + height * down
-    has_stretch = right == 1 and down >= width and end <= windows.untyped_storage().nbytes()
-    everywhere = windows.as_strided(
-        (max(last + 1, 0), channels, height, down if has_stretch else width),
-        (1, plane, down, right),
-    )
-    return everywhere.index_select(0, address_B)[..., :width]
 
 
 def to_unit(images: Tensor) -> Tensor:

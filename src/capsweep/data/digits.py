@@ -173,15 +173,15 @@ def load_matlab(data: bytes) -> dict[str, Any]:
     return loadmat(io.BytesIO(data))
 
 
+@dataclass
 class ComputedReader(Reader):
     """A reader of images that are computed and not read from a file of the data folder.
 
-    Args:
+    Attributes:
         sha256: The declared sha256 of the bytes from which the images are computed.
     """
 
-    def __init__(self, sha256: str) -> None:
-        self.sha256 = sha256
+    sha256: str
 
     def check_digest(self, content: bytes) -> None:
         """Check that bytes have the declared sha256.
@@ -272,15 +272,8 @@ class SignReader(ComputedReader):
         byte_N = np.arange(LARGEST_BYTE + 1, dtype=np.uint8)
         pair_N = np.minimum(byte_N, LARGEST_BYTE - byte_N)
         is_test_N = pair_N % TEST_STEP == TEST_PLACE
-        train, test = (_label_bytes(byte_N[chosen_N]) for chosen_N in (~is_test_N, is_test_N))
-        self.check_digest(b"".join(map(_list_bytes, (train, test))))
-        return Splits(train=train, test=test)
-
-
-def _label_bytes(byte_N: np.ndarray) -> LabelledImages:
-    return label_images(byte_N[:, None, None, None], byte_N > LARGEST_BYTE // 2, classes=2)
-
-
-def _list_bytes(examples: LabelledImages) -> bytes:
-    labels_N = examples.labels_N.to(torch.uint8)
-    return examples.images_NCHW.numpy().tobytes() + labels_N.numpy().tobytes()
+        splits = byte_N[~is_test_N], byte_N[is_test_N]
+        labelled = [(split_N, split_N > LARGEST_BYTE // 2) for split_N in splits]
+        self.check_digest(b"".join(array.tobytes() for pair in labelled for array in pair))
+        train, test = (label_images(b_N[:, None, None, None], y_N, 2) for b_N, y_N in labelled)
+        return Splits(train, test)

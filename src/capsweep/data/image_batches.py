@@ -10,17 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsweep.data.batches import (
-    Batch,
-    DeviceSplit,
-    Split,
-    copy_windows,
-    generator_of,
-    locate_windows,
-    shift_windows,
-    to_unit,
-)
+from capsweep.data.batches import Batch, DeviceSplit, Split, generator_of, to_unit
 from capsweep.data.images import LabelledImages
+from capsweep.data.windows import Windows
 from capsweep.errors import ConfigError
 
 DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # shifts of 12 of the 13 crops: sizes in pixels; signs
@@ -55,21 +47,21 @@ class ShiftedImages(DeviceSplit):
         self.labels_N, self.device = examples.labels_N, examples.labels_N.device
         is_validation_moved = split == "validation" and moved_validation
         self.shift = shift if split == "train" or is_validation_moved else 0
-        self.windows = shift_windows(examples.images_NCHW, self.shift, canvas)
-        self.images_NCHW = self.windows[:, :, self.shift, self.shift]
+        self.windows = Windows.at_shifts(examples.images_NCHW, self.shift, canvas)
+        self.images_NCHW = self.windows.view[:, :, self.shift, self.shift]
         if is_validation_moved:
-            address_N = _draw_windows(self.windows, generator_of("validation", shift))
-            self.images_NCHW = copy_windows(self.windows, address_N)
+            address_N = self.windows.draw(generator_of("validation", shift))
+            self.images_NCHW = self.windows.copy(address_N)
 
     def __len__(self) -> int:
         return len(self.labels_N)
 
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Draw a shift for each example; see `DeviceSplit.prepare_epoch`."""
-        address_N = _draw_windows(self.windows, generator_of(seed, "shift", epoch))
+        address_N = self.windows.draw(generator_of(seed, "shift", epoch))
 
         def make_batch(index_B: Tensor) -> Batch:
-            images_BCHW = copy_windows(self.windows, address_N.index_select(0, index_B))
+            images_BCHW = self.windows.copy(address_N.index_select(0, index_B))
             return Batch(to_unit(images_BCHW), self.labels_N.index_select(0, index_B))
 
         return make_batch
@@ -129,7 +121,7 @@ class CroppedImages(DeviceSplit):
                 f"crop, but are {height}x{width}{padded}"
             )
         self.slack = width - crop
-        self.windows = images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1)
+        self.windows = Windows(images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1))
         self.flip, self.brightness, self.standardise = flip, brightness, standardise
         self.lowest, self.highest = contrast
         self.mean_NC = None
@@ -142,11 +134,11 @@ class CroppedImages(DeviceSplit):
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Draw a crop and its changes for each example; see `DeviceSplit.prepare_epoch`."""
         generator = generator_of(seed, "crop", epoch)
-        address_N = _draw_windows(self.windows, generator)
+        address_N = self.windows.draw(generator)
         flip_N, brightness_N, contrast_N = self._draw_jitter(generator)
 
         def make_batch(index_B: Tensor) -> Batch:
-            images_BCHW = copy_windows(self.windows, address_N[index_B]).float()
+            images_BCHW = self.windows.copy(address_N[index_B]).float()
             images_BCHW = torch.where(_per_image(flip_N[index_B]), images_BCHW.flip(3), images_BCHW)
             mean_BC = (
                 images_BCHW.mean(dim=(2, 3)) if self.mean_NC is None else self.mean_NC[index_B]
@@ -169,7 +161,7 @@ class CroppedImages(DeviceSplit):
             part: Indices of the examples in the split.
         """
         middle = self.slack // 2
-        return self.windows[part, :, middle, middle]
+        return self.windows.view[part, :, middle, middle]
 
     def iterate_crops(self, part: slice) -> Iterator[Batch]:
         """Yield 13 batches of the same examples; each batch has another crop of the images.
@@ -196,7 +188,7 @@ class CroppedImages(DeviceSplit):
             )
         off = [(0, 0), *((dy * k, dx * k) for k in DIAGONAL for dy in SIGNS for dx in SIGNS)]
         for dy, dx in off:
-            yield self._make_batch(self.windows[part, :, middle + dy, middle + dx], part)
+            yield self._make_batch(self.windows.view[part, :, middle + dy, middle + dx], part)
 
     def _make_batch(self, images_BCHW: Tensor, part: slice) -> Batch:
         return Batch(self.scale_pixels(images_BCHW.float()), self.labels_N[part])
@@ -286,21 +278,6 @@ def compute_moments(images_BCHW: Tensor) -> tuple[Tensor, Tensor]:
     deviation_B1 = values_BE.std(dim=1, correction=0, keepdim=True)
     lowest = 1 / math.sqrt(values_BE.shape[1])
     return values_BE.mean(dim=1, keepdim=True), deviation_B1.clamp(min=lowest)
-
-
-def _draw_windows(windows: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw one of the windows of each image, and return the memory offsets [N] of the windows.
-
-    Args:
-        windows: The windows [N, C, S, S, H, W], S in each axis; see `locate_windows`.
-        generator: A generator of the CPU.
-    """
-    # The windows are drawn on the CPU, so that they are the same for every device. They are copied
-    # to the device once per epoch.
-    count, _, side = windows.shape[:3]
-    offsets_N2 = torch.randint(side, (count, 2), generator=generator)
-    everyone_N = torch.arange(count, device=windows.device)
-    return locate_windows(windows, everyone_N, offsets_N2.to(windows.device))
 
 
 def _per_image(value_B: Tensor) -> Tensor:

@@ -300,20 +300,15 @@ class PreparedSplits(dict[str, Any]):
 
 
 def prepare_splits(
-    reader: Reader,
-    folder: str,
-    presenter: Presenter,
-    dataset: Mapping[str, Any],
-    device: torch.device,
+    splits: Splits, presenter: Presenter, dataset: Mapping[str, Any], device: torch.device
 ) -> PreparedSplits:
-    """Read a data set, split it and move it to the training device.
+    """Hold out validation examples of a data set, and move all examples to the training device.
 
     If the data set is in shards, its examples stay on disk, and only one test image is read here,
     to check its shape.
 
     Args:
-        reader: Reads and verifies the data set.
-        folder: The data folder, a path or the URL of an object store.
+        splits: The data set.
         presenter: Builds the object that makes the batches of a split.
         dataset: The group `dataset` of the configuration. `validation` is how many training
             examples to hold out. `image_shape` is the expected shape of the images in a batch.
@@ -325,12 +320,9 @@ def prepare_splits(
         The objects that make the batches of "train", "validation" and "test".
 
     Raises:
-        DataError: If the data set cannot be read or verified, or if the numbers of examples differ
-            from the expected ones.
-        StoreError: If the object store does not answer.
+        DataError: If the numbers of examples differ from the expected ones.
         ConfigError: If the settings of the data set contradict each other or the images.
     """
-    splits = reader.read(folder)
     examples = divide_examples(splits, dataset["validation"])
     parts = {split: presenter(each.to(device), split) for split, each in examples.items()}
     sizes = {"train": len(parts["train"]) + dataset["validation"], "test": len(parts["test"])}

@@ -54,18 +54,15 @@ def decode_once(
             return images
         images = decode()
         try:
-            _save_decoded(path, identity, images)
+            digests = json.dumps({split: each.digest for split, each in images.items()})
+            others = {"identity": np.array(identity), DIGESTS: np.array(digests)}
+            write_examples(path, images, **others)
         except OSError as error:
-            reason = error.strerror or error
-            text = f"{path.parent}: images are not cached ({reason}); each run decodes them"
-            terminal.print_once(text)
+            terminal.print_once(
+                f"{path.parent}: images are not cached ({error.strerror or error}); each run "
+                "decodes them"
+            )
         return images
-
-
-def _save_decoded(path: Path, identity: str, images: Decoded) -> None:
-    digests = {split: examples.digest for split, examples in images.items()}
-    others = {"identity": np.array(identity), DIGESTS: np.array(json.dumps(digests))}
-    write_examples(path, images, **others)
 
 
 def write_examples(path: Path, examples: Decoded, **others: np.ndarray) -> None:

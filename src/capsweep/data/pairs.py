@@ -14,17 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from capsweep.data.batches import (
-    Batch,
-    DeviceSplit,
-    Split,
-    copy_windows,
-    locate_windows,
-    seed_of,
-    shift_windows,
-    to_unit,
-)
+from capsweep.data.batches import Batch, DeviceSplit, Split, seed_of, to_unit
 from capsweep.data.images import LabelledImages
+from capsweep.data.windows import Windows
 from capsweep.errors import ConfigError
 
 INCREMENT = 0x9E3779B97F4A7C15
@@ -131,7 +123,7 @@ class PairDraws(NamedTuple):
         labels_BL: The classes of the two digits, int64 [B, L].
         sources_BL: The indices of the two digits in their split, int64 [B, L].
         shifts_BL2: The shift of each digit in pixels, down and right, int64 [B, L, 2].
-        address_BL: The memory offsets of the shifted digits, int64 [B, L]; see `locate_windows`.
+        address_BL: The memory offsets of the shifted digits, int64 [B, L]; see `Windows`.
     """
 
     labels_BL: Tensor
@@ -167,7 +159,7 @@ class PairSource:
         self, digits: LabelledImages, split: Split, seed: int, margin: int, shift: int
     ) -> None:
         canvas = digits.images_NCHW.shape[-1] + 2 * margin
-        self.windows = shift_windows(digits.images_NCHW, shift, canvas)
+        self.windows = Windows.at_shifts(digits.images_NCHW, shift, canvas)
         self.labels_N, self.shift = digits.labels_N, shift
         self.key = seed_of(seed, "pairs", split)
         self.by_class_N = torch.argsort(digits.labels_N, stable=True)
@@ -216,7 +208,7 @@ class PairSource:
             labels_BL=_take_values(self.labels_N, sources_BL),
             sources_BL=sources_BL,
             shifts_BL2=self.shift - offsets_BL2,
-            address_BL=locate_windows(self.windows, sources_BL, offsets_BL2),
+            address_BL=self.windows.locate(sources_BL, offsets_BL2),
         )
 
     def compose_drawn(self, drawn: PairDraws) -> Pairs:
@@ -226,7 +218,7 @@ class PairSource:
             drawn: The random choices from `draw_pairs`.
         """
         shape = drawn.address_BL.shape
-        digits_BLCHW = copy_windows(self.windows, drawn.address_BL.flatten()).unflatten(0, shape)
+        digits_BLCHW = self.windows.copy(drawn.address_BL.flatten()).unflatten(0, shape)
         return Pairs(_add_clipped(*digits_BLCHW.unbind(1)), digits_BLCHW, *drawn[:3])
 
     def compose_images(self, drawn: PairDraws) -> Tensor:
@@ -242,7 +234,7 @@ class PairSource:
             The composed images, uint8 [B, C, H, W].
         """
         below_B, over_B = drawn.address_BL.unbind(1)
-        return _add_clipped(copy_windows(self.windows, below_B), copy_windows(self.windows, over_B))
+        return _add_clipped(self.windows.copy(below_B), self.windows.copy(over_B))
 
     def _draw_partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
         """Choose a second digit for each first digit, uniformly among digits of other classes."""

@@ -219,8 +219,8 @@ def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) ->
         StoreError: If the object store does not answer.
         ConfigError: If the settings of the data set contradict each other or the images.
     """
-    source, presenter = build_source(config), build_presenter(config)
-    return prepare_splits(source, folder, presenter, config["dataset"], device)
+    splits = build_source(config).read(folder)
+    return prepare_splits(splits, build_presenter(config), config["dataset"], device)
 
 
 def build_objective(config: Mapping[str, Any]) -> Objective:

@@ -19,7 +19,9 @@ code makes decisions in each step.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -134,72 +136,59 @@ def _rates_on_device(step: TrainingStep, rates: Sequence[Tensor]) -> Iterator[No
             group.update(values)
 
 
-class GraphCapture:
-    """A callable that captures CUDA graphs.
+def capture_graph(device: torch.device, pool: Any, run: Run) -> Run:
+    """Capture the GPU work that `run` starts, and return a function that replays the work.
 
-    All graphs of one `GraphCapture` share memory for intermediate results.
+    The capture only records the work. Each replay does the work.
 
     Args:
         device: The GPU.
+        pool: The memory for intermediate results, which several graphs can share.
+        run: The function whose work is captured.
+
+    Raises:
+        RuntimeError: If CUDA cannot capture the work. Also if `run` draws random numbers on the
+            processor, because each replay would repeat these numbers.
     """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.pool = device, torch.cuda.graph_pool_handle()
-
-    def __call__(self, run: Run) -> Run:
-        """Capture the GPU work that `run` starts, and return a function that replays the work.
-
-        The capture only records the work. Each replay does the work.
-
-        Raises:
-            RuntimeError: If CUDA cannot capture the work. Also if `run` draws random numbers on the
-                processor, because each replay would repeat these numbers.
-        """
-        graph, drawn = torch.cuda.CUDAGraph(), torch.get_rng_state()
-        generator = torch.cuda.default_generators[self.device.index or 0]
-        before = generator.clone_state()
-        try:
-            # Other threads, such as a monitor, may query the device during the capture.
-            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-                run()
-        except BaseException:
-            # Without this call, the generator would stay in the state of a capture.
-            generator.graphsafe_set_state(before)
-            raise
-        if not torch.equal(drawn, torch.get_rng_state()):
-            torch.set_rng_state(drawn)
-            raise RuntimeError("the step draws random numbers on the processor")
-        return graph.replay
+    graph, drawn = torch.cuda.CUDAGraph(), torch.get_rng_state()
+    generator = torch.cuda.default_generators[device.index or 0]
+    before = generator.clone_state()
+    try:
+        # Other threads, such as a monitor, may query the device during the capture.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            run()
+    except BaseException:
+        # Without this call, the generator would stay in the state of a capture.
+        generator.graphsafe_set_state(before)
+        raise
+    if not torch.equal(drawn, torch.get_rng_state()):
+        torch.set_rng_state(drawn)
+        raise RuntimeError("the step draws random numbers on the processor")
+    return graph.replay
 
 
+@dataclass
 class StepGraphs:
     """The training steps of a network, with one captured step for each shape of batch.
 
-    Args:
+    Attributes:
         step: The eager step.
         metrics: The training metrics.
-        reason: Why training must be eager; None: steps are captured.
-        capture: Captures the GPU work of a function, and returns a function that replays the work;
-            None: a `GraphCapture` is used.
-
-    Attributes:
         reason: Why training is eager; None: steps are captured.
+        capture: Captures the GPU work of a function, and returns a function that replays the work;
+            None: `capture_graph`, with memory that all graphs share.
         shapes: The shapes of the batches so far. The first batch of each shape is trained eagerly.
         captured_sizes: The batch sizes for which a step was captured.
         captured: The captured step of each shape.
     """
 
-    def __init__(
-        self,
-        step: TrainingStep,
-        metrics: SplitMetrics,
-        reason: str | None = None,
-        capture: Callable[[Run], Run] | None = None,
-    ) -> None:
-        self.step, self.metrics, self.reason, self.capture = step, metrics, reason, capture
-        self.shapes: set[Shape] = set()
-        self.captured_sizes: set[int] = set()
-        self.captured: dict[Shape, CapturedStep] = {}
+    step: TrainingStep
+    metrics: SplitMetrics
+    reason: str | None = None
+    capture: Callable[[Run], Run] | None = None
+    shapes: set[Shape] = field(default_factory=set)
+    captured_sizes: set[int] = field(default_factory=set)
+    captured: dict[Shape, CapturedStep] = field(default_factory=dict)
 
     def train(self, batch: Batch, margin: float | None = None) -> Tensor:
         """Train on a batch, by a captured step if possible, and return the loss of the batch."""
@@ -247,7 +236,9 @@ class StepGraphs:
         return losses.total
 
     def _capture(self, shape: Shape, batch: Batch, margin: float | None) -> None:
-        self.capture = self.capture or GraphCapture(self.step.device)
+        if self.capture is None:
+            pool = torch.cuda.graph_pool_handle()
+            self.capture = partial(capture_graph, self.step.device, pool)
         try:
             captured = CapturedStep(self.step, self.metrics, batch, margin, self.capture)
         except Exception as error:  # CUDA and a network's code can raise any exception
@@ -266,7 +257,7 @@ class StepGraphs:
         sums = {name: value.clone() for name, value in self.metrics.sums.items()}
         images = self.metrics.images
         loss = captured(batch, margin)
-        fault = find_difference(eager, losses.total, captured, loss, before)
+        fault = find_difference(eager, losses.total, captured, before)
         if fault is None:
             return loss
         self.step.take_over(eager)
@@ -309,11 +300,7 @@ def print_reason(reason: str) -> None:
 
 
 def find_difference(
-    eager: TrainingStep,
-    eager_loss: Tensor,
-    captured: CapturedStep,
-    loss: Tensor,
-    before: Sequence[Tensor],
+    eager: TrainingStep, eager_loss: Tensor, captured: CapturedStep, before: Sequence[Tensor]
 ) -> str | None:
     """Compare a captured step with an eager step, and describe the first large difference.
 
@@ -325,17 +312,16 @@ def find_difference(
         eager: The eager step, which has just trained a copy of the network on a batch.
         eager_loss: The loss of the eager step.
         captured: The captured step, which has just trained the network on the same batch.
-        loss: The loss of the captured step.
         before: The parameters before both steps.
 
     Returns:
         The first large difference, in words. None: there is no large difference, or both losses are
         infinite or NaN.
     """
-    if not (eager_loss.isfinite() or loss.isfinite()):
+    if not (eager_loss.isfinite() or captured.loss.isfinite()):
         return None
     tolerance = TOLERANCE[eager.precision]
-    if fault := _compare("loss", eager_loss, loss, tolerance):
+    if fault := _compare("loss", eager_loss, captured.loss, tolerance):
         return fault
     parameters = zip(eager.network.named_parameters(), captured.gradients, before, strict=True)
     replayed = list(captured.step.network.parameters())

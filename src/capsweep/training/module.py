@@ -32,10 +32,7 @@ from capsweep.training.step import Objective, SplitMetrics, TrainingStep, autoca
 
 OFF, NO_GPU = "trainer.graphs=off", "no GPU"  # these reasons for eager steps are not printed
 # Lightning uses deprecated functions of torch, and recommends `srun`, which we do not use.
-IGNORED_WARNINGS = (
-    ".*LeafSpec.*is deprecated",
-    "The `srun` command is available",
-)
+IGNORED_WARNINGS = (".*LeafSpec.*is deprecated", "The `srun` command is available")
 
 
 class CapsuleTask(LightningModule):
@@ -96,13 +93,8 @@ class CapsuleTask(LightningModule):
 
     def make_graphs(self, optimizer: torch.optim.Optimizer) -> StepGraphs:
         """Make the object that trains by captured steps, or eagerly if steps cannot be captured."""
-        step = TrainingStep(
-            self.network,
-            self.objective,
-            optimizer,
-            self.config["optim"]["clip_norm"],
-            self.config["precision"],
-        )
+        clip_norm, precision = self.config["optim"]["clip_norm"], self.config["precision"]
+        step = TrainingStep(self.network, self.objective, optimizer, clip_norm, precision)
         reason = None
         if self.graphs == "off":
             reason = OFF

@@ -204,12 +204,9 @@ class PairSource:
         sources_BL = torch.stack([first_B, self._draw_partner(first_B, draw_B5[:, 0])], dim=1)
         offsets_B4 = choose_integers(2 * self.shift + 1, draw_B5[:, 1:])
         offsets_BL2 = offsets_B4.unflatten(1, (2, 2))
-        return PairDraws(
-            labels_BL=_take_values(self.labels_N, sources_BL),
-            sources_BL=sources_BL,
-            shifts_BL2=self.shift - offsets_BL2,
-            address_BL=self.windows.locate(sources_BL, offsets_BL2),
-        )
+        labels_BL = _take_values(self.labels_N, sources_BL)
+        address_BL = self.windows.locate(sources_BL, offsets_BL2)
+        return PairDraws(labels_BL, sources_BL, self.shift - offsets_BL2, address_BL)
 
     def compose_drawn(self, drawn: PairDraws) -> Pairs:
         """Compose the images of pairs, and a separate image of each digit.

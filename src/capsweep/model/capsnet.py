@@ -15,14 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.capsules import (
-    NetworkOutput,
-    PrimaryCapsules,
-    draw_truncated_normal,
-    make_head,
-    read_output,
-    without_autocast,
-)
+from capsweep.model import capsules
 from capsweep.model.convolution import Convolution
 from capsweep.model.resnet import ResNetStem
 from capsweep.model.routing import CouplingRule, LayerSizes, Routed, RoutingFactory, make_routing
@@ -108,7 +101,7 @@ class CapsNet(nn.Module):
             bias=primary.get("bias", True),
         )
         weights.draw_convolution(convolution, "linear")
-        self.primary = PrimaryCapsules(convolution, pose, primary.get("norm", False))
+        self.primary = capsules.PrimaryCapsules(convolution, pose, primary.get("norm", False))
         self.classes = ClassCapsules(
             num_children=types * self._count_positions(height) * self._count_positions(width),
             child_pose=pose,
@@ -124,9 +117,9 @@ class CapsNet(nn.Module):
                 num_classes=num_classes, class_pose=class_pose, image_shape=image_shape
             )
             weights.draw_decoder(self.decoder)
-        self.head = make_head(head, class_pose, self.classes.routing)
+        self.head = capsules.make_head(head, class_pose, self.classes.routing)
 
-    def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
+    def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> capsules.NetworkOutput:
         """Compute class scores and class poses of a batch of images.
 
         Args:
@@ -140,7 +133,9 @@ class CapsNet(nn.Module):
             relu = torch.relu if images_BCHW.is_cuda else torch.relu_
             features_BCHW = relu(self.conv(images_BCHW))
         routed = self.classes(self.primary(features_BCHW), with_trace)
-        return read_output(self.head, routed, {"classes": routed.trace} if with_trace else None)
+        return capsules.read_output(
+            self.head, routed, {"classes": routed.trace} if with_trace else None
+        )
 
     def _count_positions(self, size: int) -> int:
         """Return the number of positions of primary capsules along an axis of `size` pixels."""
@@ -222,7 +217,7 @@ class ClassCapsules(nn.Module):
         Returns:
             Poses [B, J, D] and activations [B, J] of the classes, as a `Routed`.
         """
-        with without_autocast(pose_BIP.device.type):
+        with capsules.without_autocast(pose_BIP.device.type):
             pose_BIP = pose_BIP.to(self.weight_IJDP.dtype)
             weight_IJDP = self.weight_IJDP.expand(self.num_children, -1, -1, -1)
             activation_BI = None
@@ -303,7 +298,7 @@ class InitialWeights:
                 convolution of the primary capsules.
         """
         if self.weights == "truncated_normal":
-            draw_truncated_normal(conv.weight, FIRST_SD if nonlinearity == "relu" else SD)
+            capsules.draw_truncated_normal(conv.weight, FIRST_SD if nonlinearity == "relu" else SD)
         else:
             nn.init.kaiming_normal_(conv.weight, nonlinearity=nonlinearity)
         if conv.bias is not None:
@@ -322,7 +317,7 @@ class InitialWeights:
                 be given.
         """
         if self.weights == "truncated_normal":
-            draw_truncated_normal(weight_IJDP, SD)
+            capsules.draw_truncated_normal(weight_IJDP, SD)
             return
         weights, parents, parent_pose, _ = weight_IJDP.shape
         # |s_j|^2 = D I (sd / J)^2 for children of length 1 and couplings 1 / J
@@ -338,6 +333,6 @@ class InitialWeights:
         for layer in decoder.modules():
             if isinstance(layer, nn.Linear):
                 if self.weights == "truncated_normal":
-                    draw_truncated_normal(layer.weight, SD)
+                    capsules.draw_truncated_normal(layer.weight, SD)
                 if self.bias is not None:
                     nn.init.constant_(layer.bias, self.bias)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from capsweep.model import convolution
 from capsweep.model.capsules import (
     NetworkOutput,
     draw_truncated_normal,
@@ -22,13 +23,6 @@ from capsweep.model.capsules import (
     read_output,
     squash,
     without_autocast,
-)
-from capsweep.model.convolution import (
-    Convolution,
-    PositionGrid,
-    list_fields,
-    make_coordinate_offsets,
-    zip_layers,
 )
 from capsweep.model.routing import LayerSizes, Routed, RoutingFactory, make_routing
 from capsweep.model.votes import ConvolutionalVotes
@@ -219,21 +213,23 @@ class MatrixCapsNet(nn.Module):
         super().__init__()
         channels, *size = image_shape
         features = conv["channels"]
-        self.conv = Convolution(channels, features, conv["kernel"], conv["stride"], same=False)
+        self.conv = convolution.Convolution(
+            channels, features, conv["kernel"], conv["stride"], same=False
+        )
         self.norm = nn.BatchNorm2d(features) if conv["batch_norm"] else nn.Identity()
         self.primary = MatrixPrimary(features, primary["types"], POSES[pose], primary["bias"])
-        image = PositionGrid(*size)
+        image = convolution.PositionGrid(*size)
         grid = image.after_convolution(conv["kernel"], conv["stride"], "model.conv.kernel")
         types = primary["types"]
         self.capsules = nn.ModuleList()
-        sizes = zip_layers("model.capsules", capsules, "types", "kernel", "stride")
+        sizes = convolution.zip_layers("model.capsules", capsules, "types", "kernel", "stride")
         common = POSES[pose], routing, votes is not None and votes["shared"]
         for parents, kernel, stride in sizes:
             above = grid.after_convolution(kernel, stride, "model.capsules.kernel")
-            fields = list_fields(grid, kernel, stride)
+            fields = convolution.list_fields(grid, kernel, stride)
             self.capsules.append(MatrixCapsules(fields, (types, parents), *common))
             grid, types = above, parents
-        offset_ND = make_coordinate_offsets(grid, image, 16, **coordinates)
+        offset_ND = convolution.make_coordinate_offsets(grid, image, 16, **coordinates)
         everywhere = [range(grid.num_positions)]
         self.classes = MatrixCapsules(
             everywhere, (types, num_classes), *common, offset_ND, of_classes=True
@@ -292,8 +288,8 @@ def _draw_weights(network: MatrixCapsNet, initial: Mapping[str, float]) -> None:
     draw_truncated_normal(network.conv.weight, initial["conv"])
     assert network.conv.bias is not None
     nn.init.constant_(network.conv.bias, initial["bias"])
-    primary = {"pose": network.primary.pose, "activation": network.primary.activation}
-    for name, conv in primary.items():
+    for name in ("pose", "activation"):
+        conv: nn.Conv2d = getattr(network.primary, name)
         draw_truncated_normal(conv.weight, initial[name])
         if conv.bias is not None:
             nn.init.zeros_(conv.bias)

@@ -73,9 +73,8 @@ class CapturedStep:
         # GPU kernels read learning rates in float32. The processor reads them in float64.
         rate_type = torch.float32 if device.type == "cuda" else torch.float64
         self.rates = [torch.zeros((), dtype=rate_type, device=device) for _ in groups]
-        self.margin = None
-        if margin is not None:
-            self.margin = torch.zeros((), dtype=torch.float64, device=device)
+        zero = torch.zeros((), dtype=torch.float64, device=device)
+        self.margin = None if margin is None else zero
         self.gradients: list[Tensor | None] = []
         self.loss = torch.zeros((), device=device)
         if device.type == "cuda":  # a capture may not copy between the processor and the GPU
@@ -323,9 +322,9 @@ def find_difference(
     tolerance = TOLERANCE[eager.precision]
     if fault := _compare("loss", eager_loss, captured.loss, tolerance):
         return fault
-    parameters = zip(eager.network.named_parameters(), captured.gradients, before, strict=True)
-    replayed = list(captured.step.network.parameters())
-    for ((name, expected), gradient, old), new in zip(parameters, replayed, strict=True):
+    named, replayed = eager.network.named_parameters(), captured.step.network.parameters()
+    parameters = zip(named, captured.gradients, before, replayed, strict=True)
+    for (name, expected), gradient, old, new in parameters:
         if (expected.grad is None) != (gradient is None):
             return f"{name} has a gradient in only one of the two steps"
         if expected.grad is not None and gradient is not None:

@@ -70,13 +70,10 @@ def make_routed(
     """
     pose_BMJD, coupling_BMLJ = trace[-1]["pose"], trace[-1]["coupling"]
     active_BMJ = torch.linalg.vector_norm(pose_BMJD, dim=-1) if act_BMJ is None else act_BMJ
-    return Routed(
-        pose_BJD=pose_BMJD.flatten(1, 2),
-        act_BJ=active_BMJ.flatten(1),
-        coupling_BIJ=coupling_BMLJ[:, 0] if coupling_BMLJ.shape[1] == 1 else None,
-        trace=trace if with_trace else None,
-        logit_BJ=None if logit_BMJ is None else logit_BMJ.flatten(1),
-    )
+    coupling_BIJ = coupling_BMLJ[:, 0] if coupling_BMLJ.shape[1] == 1 else None
+    logit_BJ = None if logit_BMJ is None else logit_BMJ.flatten(1)
+    kept = trace if with_trace else None
+    return Routed(pose_BMJD.flatten(1, 2), active_BMJ.flatten(1), coupling_BIJ, kept, logit_BJ)
 
 
 def join_routed(parts: Sequence[Routed]) -> Routed:

@@ -31,7 +31,6 @@ pose, T iterations.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -75,6 +74,23 @@ class EMProcedure:
     mass_norm: str = "sum"
     activation: str = "cost"
 
+    def compute_logit(
+        self, beta_u_J: Tensor, beta_a_J: Tensor, mass_BMJ: Tensor, variance_BMJD: Tensor, t: int
+    ) -> Tensor:
+        """Compute the logits [B, M, J] of the activations from the costs of the parents.
+
+        Args:
+            beta_u_J: beta_u of each parent type, a constant in the cost.
+            beta_a_J: beta_a of each parent type, the cost at which the activation is 1/2.
+            mass_BMJ: Factor before sum_h in the cost.
+            variance_BMJD: Variances of the parents.
+            t: Index of the iteration, from 0.
+        """
+        volume_BMJ = 0.5 * variance_BMJD.log().sum(dim=3)
+        described_BMJ = variance_BMJD.shape[3] * beta_u_J + volume_BMJ
+        temperature = self.inverse_temperature * (1 - self.rate ** (t + 1))
+        return temperature * (beta_a_J - mass_BMJ * described_BMJ)
+
 
 PAPER_PROCEDURE = EMProcedure()
 
@@ -115,14 +131,20 @@ def reference(
     activation_BML = formed.local_activation()
     first_1MLJ = formed.votes.divide_children(formed.zero_BMJL.mT[:1], procedure.r0)
     usual_BMJ, present_BM1 = first_1MLJ.sum(dim=2), activation_BML.sum(dim=2)[..., None]
-    activate = partial(_activate_parents, procedure, beta_u_J, beta_a_J, usual_BMJ, present_BM1)
+    betas_J = beta_u_J, beta_a_J
     assigned_BMJL = formed.apply_given(first_1MLJ.mT.expand_as(formed.zero_BMJL))
     while True:
         weight_BMJL = assigned_BMJL * activation_BML[:, :, None]  # M-step
         mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
         share_BMJL = weight_BMJL / mass_BMJ[..., None]
         mean_BMJD, variance_BMJD = formed.fit_gaussians(share_BMJL, procedure.floor)
-        act_BMJ, log_act_BMJ, logit_BMJ = activate(mass_BMJ, variance_BMJD, len(trace))
+        if procedure.activation == "mixing":  # no child is active: all types are equally likely
+            logit_BMJ = (mass_BMJ / (present_BM1 + SMALLEST_MASS * mass_BMJ.shape[2])).log()
+            act_BMJ, log_act_BMJ = logit_BMJ.exp(), logit_BMJ
+        else:
+            heavy_BMJ = mass_BMJ / usual_BMJ if procedure.mass_norm == "ratio" else mass_BMJ
+            logit_BMJ = procedure.compute_logit(*betas_J, heavy_BMJ, variance_BMJD, len(trace))
+            act_BMJ, log_act_BMJ = logit_BMJ.sigmoid(), F.logsigmoid(logit_BMJ)
         step = {"coupling": assigned_BMJL.mT, "pose": mean_BMJD, "activation": act_BMJ}
         if with_trace:
             squared_BMJL = formed.compute_distances(mean_BMJD, torch.ones_like(mean_BMJD))
@@ -132,40 +154,6 @@ def reference(
             return make_routed(trace, with_trace, act_BMJ=act_BMJ, logit_BMJ=logit_BMJ)
         fit_BMJL = formed.compute_log_fit(mean_BMJD, variance_BMJD, log_act_BMJ)  # E-step
         assigned_BMJL = formed.apply_given(formed.divide_children(fit_BMJL, procedure.norm))
-
-
-def _activate_parents(
-    procedure: EMProcedure,
-    beta_u_J: Tensor,
-    beta_a_J: Tensor,
-    usual_BMJ: Tensor,
-    present_BM1: Tensor,
-    mass_BMJ: Tensor,
-    variance_BMJD: Tensor,
-    iteration: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the activations of the parents, their logarithms and their logits, each [B, M, J].
-
-    Args:
-        procedure: Options of the procedure.
-        beta_u_J: beta_u of each parent type, a constant in the cost.
-        beta_a_J: beta_a of each parent type, the cost at which the activation is 1/2.
-        usual_BMJ: Mass m_j if all children are active and have their first assignment.
-        present_BM1: Sum of the activations of the children below each position.
-        mass_BMJ: Mass m_j of each parent.
-        variance_BMJD: Variances of the parents.
-        iteration: Index t of the iteration, from 0.
-    """
-    if procedure.activation == "mixing":
-        # If no child is active, all types are equally likely.
-        log_BMJ = (mass_BMJ / (present_BM1 + SMALLEST_MASS * mass_BMJ.shape[2])).log()
-        return log_BMJ.exp(), log_BMJ, log_BMJ
-    heavy_BMJ = mass_BMJ / usual_BMJ if procedure.mass_norm == "ratio" else mass_BMJ
-    volume_BMJ = 0.5 * variance_BMJD.log().sum(dim=3)
-    described_BMJ = variance_BMJD.shape[3] * beta_u_J + volume_BMJ
-    temperature = procedure.inverse_temperature * (1 - procedure.rate ** (iteration + 1))
-    logit_BMJ = temperature * (beta_a_J - heavy_BMJ * described_BMJ)
-    return logit_BMJ.sigmoid(), F.logsigmoid(logit_BMJ), logit_BMJ
 
 
 fast = make_fast(reference, VoteMoments)

@@ -81,6 +81,7 @@ class MatrixCapsules(nn.Module):
 
     Args:
         fields: For each parent position, the indices of the child positions in its receptive field.
+        num_child_positions: Number of child positions, N. Some may be in no receptive field.
         types: Number of child types, I, and number of parent types, J.
         pose: Number of rows and number of columns of a pose matrix.
         routing: Factory of the routing.
@@ -97,6 +98,7 @@ class MatrixCapsules(nn.Module):
     def __init__(
         self,
         fields: Sequence[Sequence[int]],
+        num_child_positions: int,
         types: tuple[int, int],
         pose: tuple[int, int],
         routing: RoutingFactory,
@@ -107,6 +109,7 @@ class MatrixCapsules(nn.Module):
         super().__init__()
         (self.child_types, parents), (rows, columns) = types, pose
         offsets, numbers = len(fields[0]), rows * columns
+        self.num_child_positions = num_child_positions
         unshared = (1 if of_classes else offsets, self.child_types)
         shape = *((1, 1) if shared else unshared), parents, columns, columns
         self.weight_KIJSS = nn.Parameter(torch.empty(shape))
@@ -227,12 +230,13 @@ class MatrixCapsNet(nn.Module):
         for parents, kernel, stride in sizes:
             above = grid.after_convolution(kernel, stride, "model.capsules.kernel")
             fields = convolution.list_fields(grid, kernel, stride)
-            self.capsules.append(MatrixCapsules(fields, (types, parents), *common))
+            layer = MatrixCapsules(fields, grid.num_positions, (types, parents), *common)
+            self.capsules.append(layer)
             grid, types = above, parents
         offset_ND = convolution.make_coordinate_offsets(grid, image, 16, **coordinates)
-        everywhere = [range(grid.num_positions)]
+        everywhere, count = [range(grid.num_positions)], grid.num_positions
         self.classes = MatrixCapsules(
-            everywhere, (types, num_classes), *common, offset_ND, of_classes=True
+            everywhere, count, (types, num_classes), *common, offset_ND, of_classes=True
         )
         self.reads_activations = getattr(self.classes.routing, "reads_activations", False)
         _draw_weights(self, initial)

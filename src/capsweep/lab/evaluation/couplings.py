@@ -140,7 +140,7 @@ def find_children(layer: Any, shape: Sequence[int]) -> Children:
     """
     rule, fields = getattr(layer.routing, "coupling_rule", None), None
     if isinstance(layer, MatrixCapsules) and len(layer.child_MK) > 1:
-        fields = ReceptiveFields(layer.child_MK, int(layer.child_MK.max()) + 1)
+        fields = ReceptiveFields(layer.child_MK, layer.num_child_positions)
     return Children(rule or CouplingRule("types"), fields, shape, has_sum=rule is not None)
 
 

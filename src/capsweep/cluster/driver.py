@@ -190,8 +190,12 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
             "py_modules": [str(package), str(package.with_name(package_files.JOBS))],
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
         }
-        job = {"entrypoint": command, "submission_id": job_id, "runtime_env": environment}
-        jobs.submit_job(**job, metadata={CODE: _hash_code(sweep)})
+        jobs.submit_job(
+            entrypoint=command,
+            submission_id=job_id,
+            runtime_env=environment,
+            metadata={CODE: _hash_code(sweep)},
+        )
 
 
 def runs_other_code(job: "SweepJob", sweep: Path) -> bool:

@@ -63,7 +63,10 @@ def is_needed_by_tables(name: str) -> bool:
 
 
 def export_cells(
-    ledger: Ledger, signatures: Sequence[str], file: Path, choose: Callable[[str], bool] = bool
+    ledger: Ledger,
+    signatures: Sequence[str],
+    file: Path,
+    choose: Callable[[str], bool] = lambda name: True,
 ) -> int:
     """Write cells to a tar file with a manifest of hashes, and return the file's size in bytes.
 
@@ -74,7 +77,7 @@ def export_cells(
         signatures: The signatures of the cells. The cells must have ended.
         file: The tar file to write. A tar file with the suffix .xz is packed.
         choose: Returns whether a file of a cell is exported, given the file's name. By default, all
-            files are exported, because `bool` of a name is True.
+            files are exported.
 
     Raises:
         UserError: If the tar file exists already, if a packed tar file would be too large to be

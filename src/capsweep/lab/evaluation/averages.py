@@ -154,7 +154,13 @@ def measure_crops(cell: TrainedCell) -> Iterator[tuple[str, Content]]:
         means.append(torch.stack(scores).mean(dim=0))
         crops = len(scores)
     wrong_M = find_wrong(torch.cat(means).numpy(), cell.stored[1])
-    content: Content = {"crops": crops, "examples": retest.examples, "ties": retest.ties}
-    content["single_error"] = retest.wrong / retest.examples
-    content["multicrop_error"] = float(wrong_M.mean())
-    yield CROPS_FILE, content
+    yield (
+        CROPS_FILE,
+        {
+            "crops": crops,
+            "examples": retest.examples,
+            "ties": retest.ties,
+            "single_error": retest.wrong / retest.examples,
+            "multicrop_error": float(wrong_M.mean()),
+        },
+    )

@@ -70,11 +70,18 @@ def attack_cell(
         measured = [measure_attack(networks, attack, examples) for attack in attacks]
         for place, (network, retest) in enumerate(zip(networks, retests, strict=True)):
             where = f"-on-{network.name}" if place else ""
-            content = {"method": method, "aim": aim, "made_on": cell.name, "tried_on": network.name}
-            content |= {"eps_scale": EPS_SCALE, "bounds": bounds, "examples": examples}
-            content["clean_accuracy"] = (retest.examples - retest.wrong) / retest.examples
-            content["ties"] = retest.ties
-            content["attacks"] = [of_networks[place] for of_networks in measured]
+            content: Content = {
+                "method": method,
+                "aim": aim,
+                "made_on": cell.name,
+                "tried_on": network.name,
+                "eps_scale": EPS_SCALE,
+                "bounds": bounds,
+                "examples": examples,
+                "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
+                "ties": retest.ties,
+                "attacks": [of_networks[place] for of_networks in measured],
+            }
             yield f"attack-{method}-{aim}-{digest}{where}.json", content
 
 

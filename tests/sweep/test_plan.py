@@ -171,3 +171,15 @@ def test_the_parts_of_an_array_are_the_whole_each_cell_once_and_even(tmp_path: P
     finished = [replace(c, entry=replace(c.entry, status="done", result={})) for c in cells[:5]]
     again = drive.select_part([*finished, *cells[5:]], (2, 3))
     assert [c.cell.signature for c in again] == [c.cell.signature for c in parts[1]]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_each_part_of_an_array_has_cells_of_each_seed(count: int, tmp_path: Path) -> None:
+    """So all jobs have work if only the cells of a new seed are missing."""
+    sweep = choices.load_sweep("ablation", {"SEEDS": "4"})
+    cells = plan.make_plan(expand.expand_sweep(sweep), Ledger(tmp_path)).cells
+    for seed in range(4):
+        of_seed = [cell for cell in cells if cell.cell.config["seed"] == seed]
+        parts = [drive.select_part(cells, (i, count)) for i in range(1, count + 1)]
+        shares = [sum(cell in part for cell in of_seed) for part in parts]
+        assert max(shares) <= min(shares) + 1, (seed, shares)

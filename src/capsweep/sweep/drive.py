@@ -49,11 +49,17 @@ def parse_part(text: str) -> Part:
 def select_part(cells: Sequence[PlannedCell], part: Part) -> tuple[PlannedCell, ...]:
     """Return the cells that one job of an array runs.
 
-    The cells are sorted by their FLOPs, the largest first, and given to the jobs in turn. Finished
-    cells are given to jobs too, so that the division is the same whenever a job starts.
+    The cells of each seed are sorted by their FLOPs, the largest first, and given to the jobs in
+    turn, so that all jobs have work if only some seeds are missing. With each seed, another job
+    comes first. Finished cells are given to jobs too, so that the division is the same whenever a
+    job starts.
     """
     index, count = part
-    return tuple(sorted(cells, key=_count_flops, reverse=True)[index - 1 :: count])
+    by_seed: dict[int, list[PlannedCell]] = {}
+    for planned in sorted(cells, key=_count_flops, reverse=True):
+        by_seed.setdefault(planned.cell.config["seed"], []).append(planned)
+    groups = enumerate(by_seed.values(), start=1)
+    return tuple(cell for n, group in groups for cell in group[(index - n) % count :: count])
 
 
 def _count_flops(planned: PlannedCell) -> float:

@@ -101,7 +101,7 @@ def finish(cell: Cell, device: str = "cpu") -> CellLoader:
     """Run it, if it is not finished; what loads it again, on a device."""
     here = places.resolve(cell.config["places"])
     train(cell)
-    return CellLoader(Ledger(here.ledger), here, torch.device(device))
+    return CellLoader(Ledger(here.ledger), here.data, torch.device(device))
 
 
 def trained(cell: Cell) -> TrainedCell:

@@ -14,8 +14,20 @@ from capsweep.errors import ConfigError
 SIGNATURE_VERSION = 1
 NO_VALUE = "\0"  # placeholder for a value; no configuration contains this character
 
-# Keys at the root that are logistics. All other keys are science: they decide the numbers and are
-# hashed, so that a new key is hashed unless it is added here.
+# Science settings decide the numbers and are hashed; all other keys at the root are logistics.
+SCIENCE = (
+    "dataset",
+    "model",
+    "routing",
+    "loss",
+    "optim",
+    "seed",
+    "epochs",
+    "batch_size",
+    "precision",
+    "limit_batches",
+    "stop_accuracy",
+)
 LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 
 # Keys inside science groups that are logistics, and so are not hashed.
@@ -111,7 +123,7 @@ class Cell:
 
         A `_target_` that has moved has its first path here, not its current path.
         """
-        science = {key: value for key, value in self.config.items() if key not in LOGISTICS}
+        science = {key: self.config[key] for key in SCIENCE}
         return rename_targets(reduce(remove_key, LOGISTICS_INSIDE, science), MOVED_TARGETS)
 
     @cached_property

@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from capsweep.config import bounded_yaml, package_files, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import LOGISTICS, Cell, flatten, get, put, remove_key
+from capsweep.config.cell import SCIENCE, Cell, flatten, get, put, remove_key
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.storage.checked import compute_once
@@ -233,7 +233,7 @@ def _check_key(written: Mapping[str, Any], override: Override, schema: Mapping[s
         raise ConfigError(f"{key} is one value, not a section; got {value}")
     validation.check_resolved(key, value)
     drawn = re.search(r"\$\{([\w.]+)\}", str(get(written, key)))
-    if drawn is not None and isinstance(get(written, key), str) and group not in LOGISTICS:
+    if drawn is not None and isinstance(get(written, key), str) and group in SCIENCE:
         raise ConfigError(f"{key} takes its value from {drawn[1]}; set {drawn[1]} or a group")
     if name.rpartition(".")[2] in grammar.FIXED_NAMES:
         raise ConfigError(f"{key} belongs to its file; choose another file of conf/{group}")

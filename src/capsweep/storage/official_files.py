@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from capsweep.errors import DataError
-from capsweep.storage import files
+from capsweep.storage.files import (
+    hash_bytes,
+    lock_file,
+    read_plain_file,
+    remove_path,
+    user_cache_folder,
+    write_atomically,
+    write_text,
+)
 from capsweep.storage.stores import Bucket, StoreError, check_inside, hide_query, is_url, join
 
 KEY = "places.data"
@@ -63,12 +71,12 @@ def locate_folder(place: str) -> Path:
         return Path(place)
     last = hide_query(place).rstrip("/").rpartition("/")[2]
     name = "".join(letter if letter.isalnum() else "_" for letter in last)[:40]
-    return _cache_root() / f"{name}-{files.hash_bytes(place.encode())[:16]}"
+    return _cache_root() / f"{name}-{hash_bytes(place.encode())[:16]}"
 
 
 def _cache_root() -> Path:
     try:
-        return files.user_cache_folder() / "fetched"
+        return user_cache_folder() / "fetched"
     except RuntimeError as error:
         raise DataError(
             f"{KEY} is in an object store, and there is no home folder to fetch files to; set HOME "
@@ -111,10 +119,10 @@ def fetch_file(place: str, name: str, is_current: IsCurrent = lambda path: True)
         return True
     fill = partial(_open_bucket(place, os.getpid()).copy_to, name)
     try:
-        with files.lock_file(path):
+        with lock_file(path):
             if not (path.is_file() and is_current(path)):  # another process may have fetched it
-                files.write_text(folder / ORIGIN, place)
-                files.write_atomically(path, fill)
+                write_text(folder / ORIGIN, place)
+                write_atomically(path, fill)
     except StoreError:
         raise
     except FileNotFoundError:
@@ -133,7 +141,7 @@ def remove_copy(path: Path) -> bool:
     """Remove a file or folder that was fetched into the cache; return False for any other path."""
     if read_origin(path.parent) is None and read_origin(path) is None:
         return False
-    files.remove_path(path)
+    remove_path(path)
     return True
 
 
@@ -182,7 +190,7 @@ def _report_unreadable() -> Iterator[None]:
 
 
 # Read a file before its hash is verified. DataError is raised if the file cannot be read.
-read_content = _report_unreadable()(files.read_plain_file)
+read_content = _report_unreadable()(read_plain_file)
 
 
 @contextmanager
@@ -313,9 +321,9 @@ class OfficialFiles:
                 )
         unknown = [digest for digest in digests if digest.declared == UNKNOWN]
         if unknown:
-            found = ", ".join(f"{digest.path} has sha256 {digest.computed}" for digest in unknown)
+            files = ", ".join(f"{digest.path} has sha256 {digest.computed}" for digest in unknown)
             settings = " ".join(f"{digest.key}={digest.computed}" for digest in unknown)
             raise DataError(
-                f"{found}; we do not know the publisher's hash, so nothing is read. If this is the "
+                f"{files}; we do not know the publisher's hash, so nothing is read. If this is the "
                 f"file from {self.publisher}, set {settings}"
             )

@@ -32,7 +32,10 @@ SHOWN = ("limit_batches", "dataset.source")
 
 
 def load_sweep(
-    name: str, words: Mapping[str, str], overrides: Sequence[str] = (), here: bool = False
+    name: str,
+    words: Mapping[str, str] | None = None,
+    overrides: Sequence[str] = (),
+    here: bool = False,
 ) -> Sweep:
     """Read a sweep file and apply the words and overrides of a command line to it.
 
@@ -45,7 +48,7 @@ def load_sweep(
     Raises:
         ConfigError: A file, key or word is wrong; the message names it.
     """
-    sweep = spec.load(name)
+    sweep, words = spec.load(name), words or {}
     chosen = apply_words(sweep, words, [*overrides, *choose_cluster(words, here)])
     return replace(chosen, command=_format_command(name, sweep, words, overrides))
 

@@ -44,7 +44,7 @@ def cell(small_cell: Callable[..., Cell], storage: Path, trained_once: Path) -> 
 @pytest.fixture
 def loader(cell: Cell) -> CellLoader:
     here = places.resolve(cell.config["places"])
-    return CellLoader(Ledger(here.ledger), here, CPU)
+    return CellLoader(Ledger(here.ledger), here.data, CPU)
 
 
 @pytest.fixture

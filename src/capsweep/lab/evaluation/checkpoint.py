@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get, put
-from capsweep.config.places import Places
 from capsweep.data.batches import Batch, EvaluatedSplit, EvaluationParts
 from capsweep.data.images import EVALUATION_BATCH, PreparedSplits
 from capsweep.errors import ConfigError, DamageError, UserError
@@ -165,12 +164,12 @@ class CellLoader:
 
     Attributes:
         ledger: Ledger of the cells.
-        places: Folders of results and data.
+        data: Folder of the data sets.
         device: Device for networks and data.
     """
 
     ledger: Ledger
-    places: Places
+    data: str
     device: torch.device
     _splits: tuple[str, PreparedSplits] | None = field(default=None, init=False)
 
@@ -251,7 +250,7 @@ class CellLoader:
         key = json.dumps(dataset, sort_keys=True)
         if self._splits is None or self._splits[0] != key:
             self._splits = None  # frees memory before the next data set is read
-            self._splits = key, build.load_splits(config, self.places.data, self.device)
+            self._splits = key, build.load_splits(config, self.data, self.device)
         return self._splits[1]
 
 

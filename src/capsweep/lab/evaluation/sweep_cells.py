@@ -53,7 +53,7 @@ class SweepCells:
         Raises:
             UserError: There is no such device.
         """
-        return CellLoader(self.ledger, self.places, find_device(device))
+        return CellLoader(self.ledger, self.places.data, find_device(device))
 
     def evaluate_points(self, evaluate: Callable[[Point], Value]) -> Evaluated[Value]:
         """Evaluate each finished cell once, even if the cell is in several groups.
@@ -212,5 +212,5 @@ def open_cell(parsed: argparse.Namespace) -> tuple[CellLoader, str]:
     """
     typed = [expand_word(n, value) for n, value in parsed.words.items() if BY_NAME[n].is_place]
     resolved = places.resolve(compose.cell(typed).config["places"])
-    loader = CellLoader(Ledger(resolved.ledger), resolved, find_device(parsed.device))
+    loader = CellLoader(Ledger(resolved.ledger), resolved.data, find_device(parsed.device))
     return loader, find_signature(loader.ledger, parsed.signature)

@@ -20,11 +20,13 @@ def run(parsed: argparse.Namespace) -> int:
     Returns:
         The exit status: 1 if a picture could not be read, else 0.
     """
+    from capsweep.cli.ledger import find_storage
+    from capsweep.config.places import locate_folder
     from capsweep.lab.evaluation import predictions
     from capsweep.lab.evaluation.sweep_cells import open_cell
 
     # The pictures are listed first, because reading the data set takes longer.
     pictures = predictions.list_pictures(parsed.file)
     loader, signature = open_cell(parsed)
-    folder = loader.places.storage / "predictions" / signature
+    folder = locate_folder(find_storage(parsed)) / "predictions" / signature
     return predictions.publish_predictions(loader.load(signature), pictures, parsed, folder)

@@ -27,9 +27,10 @@ from capsweep.tracking.content import Labels
 
 folder, listener = sys.argv[1], RecordingListener()
 
-def execute(*cells, capacity, limits=Limits(), cpu=1, **options):
+def execute(*cells, capacity, limits=None, cpu=1, **options):
     jobs = [Job(cell, Labels(), cpu) for cell in cells]
-    queue = JobQueue(jobs, Ledger(f"{folder}/ledger"), listener, DeclaredCosts(None), limits)
+    ledger, limits = Ledger(f"{folder}/ledger"), limits or Limits()
+    queue = JobQueue(jobs, ledger, listener, DeclaredCosts(None), limits)
     ray_tune.execute(queue, Path(folder), cells[0].config, declared=capacity, **options)
     return queue
 

@@ -7,9 +7,21 @@ from pathlib import Path
 import pytest
 
 HOSTILE = (
-    *("a'b", 'a"b', "$(touch broken)", "`touch broken`", "${HOME}", "a; touch broken #"),
-    *("a\nb: c\n- d", "{{ name }}", "{a: b}", "*anchor", "!!python/object", "no", "1e3"),
-    *("ü 漢 😀", "tab\there\x85\u2028end\\"),
+    "a'b",
+    'a"b',
+    "a\nb: c\n- d",
+    "$(touch broken)",
+    "`touch broken`",
+    "${HOME}",
+    "a; touch broken #",
+    "{{ name }}",
+    "{a: b}",
+    "*anchor",
+    "!!python/object",
+    "no",
+    "1e3",
+    "ü 漢 😀",
+    "tab\there\x85\u2028end\\",
 )
 
 

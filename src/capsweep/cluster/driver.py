@@ -186,14 +186,14 @@ def _send_job(jobs: "Jobs", job_id: str, command: str, sweep: Path) -> None:
             raise ConfigError(f"{sweep}: sweeps/ has another file of this name; rename one of them")
         shutil.copyfile(sweep, staged)
         # The dashboard shows these values to all users: no secrets and no local paths here.
-        environment = {
+        runtime_env = {
             "py_modules": [str(package), str(package.with_name(package_files.JOBS))],
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
         }
         jobs.submit_job(
             entrypoint=command,
             submission_id=job_id,
-            runtime_env=environment,
+            runtime_env=runtime_env,
             metadata={CODE: _hash_code(sweep)},
         )
 

@@ -96,17 +96,35 @@ CURRENT_TARGETS = {first: current for current, first in MOVED_TARGETS.items()}
 
 # Science settings that change the numbers, but neither the time nor the memory of a training step.
 WORKLESS = (
-    *("seed", "epochs", "limit_batches", "stop_accuracy", "optim.schedule"),
-    *(f"optim.optimizer.{name}" for name in ("lr", "betas", "eps", "weight_decay")),
-    *("dataset.name", "dataset.reader", "dataset.shards", "dataset.examples"),
-    *("dataset.validation", "dataset.shift", "dataset.test"),
-    *("model.vote_gain", "model.initial", "model.dropout"),
+    "seed",
+    "epochs",
+    "limit_batches",
+    "optim.optimizer.lr",
+    "optim.optimizer.betas",
+    "optim.optimizer.eps",
+    "optim.optimizer.weight_decay",
+    "optim.schedule",
+    "dataset.name",
+    "dataset.reader",
+    "dataset.shards",
+    "dataset.examples",
+    "dataset.validation",
+    "dataset.shift",
+    "dataset.test",
+    "stop_accuracy",
+    "model.vote_gain",
+    "model.initial",
+    "model.dropout",
 )
 
 # Logistics that change the time or the memory of a training step.
 WORKING = (
-    *("routing.impl", "trainer.threads", "trainer.accelerator", "trainer.convolution"),
-    *("trainer.fused_optimizer", "trainer.graphs"),
+    "routing.impl",
+    "trainer.threads",
+    "trainer.accelerator",
+    "trainer.convolution",
+    "trainer.fused_optimizer",
+    "trainer.graphs",
 )
 
 

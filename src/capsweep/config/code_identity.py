@@ -63,8 +63,11 @@ def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 @cache
 def _parse_modules() -> Mapping[str, tuple[str, list[str]]]:
     """Return, by name of the module, a hash of its code and the names that the code imports."""
-    key, modules = f"{platform.python_version()} {hash_package()}", _read_modules()
-    return compute_once("code", key, lambda: {n: _parse_file(modules[n]) for n in modules})
+    return compute_once(
+        "code",
+        f"{platform.python_version()} {hash_package()}",
+        lambda: {name: _parse_file(content) for name, content in _read_modules().items()},
+    )
 
 
 def _parse_file(content: bytes) -> tuple[str, list[str]]:

@@ -124,7 +124,9 @@ def check_config(config: Mapping[str, Any]) -> None:
     optim = config["optim"]
     if missing := {"optimizer", "decayed", "clip_norm", "schedule"} - {*optim}:
         keys = ", ".join(sorted(missing))
-        raise ConfigError(f"optim={optim.get('name')}: {keys} missing; see conf/optim/adam.yaml")
+        raise ConfigError(
+            f"optim={optim.get('name')}: {keys} missing; conf/optim/adam.yaml has all"
+        )
     check_targets(config)
     _check_bounds(config)
     for find_faults in (_find_faults_of_data, _find_faults_of_choices):

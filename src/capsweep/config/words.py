@@ -94,7 +94,7 @@ OF_MAKE = [*map(_read_row, TABLE_OF_MAKE.strip().splitlines())]
 # Words that choose which cells a table has and what the table shows.
 GRID = [word for word in WORDS if word.targets == SEVERAL["SWEEPS"] and not word.key]
 BY_NAME = {word.name: word for word in WORDS}
-BY_KEY = {word.key: word.name for word in WORDS if word.key}  # names by key of conf/
+NAMES_BY_KEY = {word.key: word.name for word in WORDS if word.key}
 
 # Targets of make whose command has another name in capsweep.
 COMMANDS = {"shards": "data make", "wandb-sync": "wandb sync", "dashboard": "wandb dashboard"}

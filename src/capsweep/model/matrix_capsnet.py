@@ -292,8 +292,8 @@ def _draw_weights(network: MatrixCapsNet, initial: Mapping[str, float]) -> None:
     draw_truncated_normal(network.conv.weight, initial["conv"])
     assert network.conv.bias is not None
     nn.init.constant_(network.conv.bias, initial["bias"])
-    for name in ("pose", "activation"):
-        conv: nn.Conv2d = getattr(network.primary, name)
+    primary = {"pose": network.primary.pose, "activation": network.primary.activation}
+    for name, conv in primary.items():
         draw_truncated_normal(conv.weight, initial[name])
         if conv.bias is not None:
             nn.init.zeros_(conv.bias)

@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -302,8 +301,8 @@ def _count_confusions(ledger: Ledger, cell: TableCell) -> np.ndarray | None:
     """Count the confusions of a cell, [N, N]; None without predictions of one class per image."""
     name = stored_files.PREDICTIONS
     content = ledger.read(cell.signature, name)
-    read = partial(stored_files.read_predictions, content or b"", f"{cell.where}/{name}")
-    stored = content and stored_files.read_if_sound(read)
+    arguments = content or b"", f"{cell.where}/{name}"
+    stored = content and stored_files.read_if_sound(stored_files.read_predictions, *arguments)
     return count_confusions(*stored) if stored and stored[1].ndim == 1 else None
 
 

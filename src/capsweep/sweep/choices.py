@@ -16,7 +16,7 @@ from capsweep.config import compose
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import LOGISTICS, LOGISTICS_INSIDE, get
 from capsweep.config.overrides import Override, render, with_dots
-from capsweep.config.words import BY_KEY, BY_NAME, GRID, WORDS
+from capsweep.config.words import BY_NAME, GRID, NAMES_BY_KEY, WORDS
 from capsweep.errors import ConfigError
 from capsweep.sweep import spec
 from capsweep.sweep.spec import ROUTING, Arm, Published, Sweep, check_axis, check_seeds
@@ -165,7 +165,7 @@ def _describe_words(
         if not is_logistics(override.key) and not is_in_file:
             values = (render(override.key, value).partition("=")[2] for value in override.values)
             values = [re.sub(r"^'([0-9.]+)'$", r"\1", value) for value in values]
-            name = BY_KEY.get(override.key, override.key)
+            name = NAMES_BY_KEY.get(override.key, override.key)
             if name == ROUTING and sweep.search is None:
                 name = AXIS_WORDS[ROUTING]
             texts[name] = ",".join(values)
@@ -197,7 +197,7 @@ def _read_typed(
     if "seed" in keys:
         raise ConfigError("seed: type SEEDS instead, with a count (SEEDS=3) or a list (SEEDS=0,7)")
     for override in typed:
-        key, word = override.key, (BY_KEY | AXIS_WORDS).get(override.key)
+        key, word = override.key, (NAMES_BY_KEY | AXIS_WORDS).get(override.key)
         if keys.count(key) > 1:
             both = f"{word} and {key}" if word in words else key
             raise ConfigError(f"{both}: set twice; keep one; an axis is a list such as {key}=A,B")
@@ -385,7 +385,9 @@ def _read_seeds(text: str, seeds: Sequence[int]) -> tuple[int, ...]:
     digits = "[0-9]{1,4}" if len(words) == 1 else "[0-9]{1,18}"  # one number is a count of seeds
     numbers = [int(word) for word in words if re.fullmatch(digits, word)]
     if len(numbers) < len(words) or numbers == [0]:
-        raise ConfigError(f"SEEDS={text}: must be a count of 1 to 9999 or a list such as 0,1,7")
+        raise ConfigError(
+            f"SEEDS={text}: must be a count of 1 to 9999 or a list of seeds such as 0,1,7"
+        )
     numbers = numbers if len(numbers) > 1 else _take_seeds(seeds, numbers[0])
     return check_seeds(f"SEEDS={text}", numbers)
 

@@ -178,7 +178,11 @@ def _list_places(sweep: Sweep, arm: Arm) -> list[Place]:
     places: dict[tuple[str, ...], Place] = {}
     for place in _iterate_places(arm):
         schema = compose.compose_files((*arm.fixed, *place)).schema
-        kept = [c for c in place if c.key in schema or not c.key.startswith(f"{ROUTING}.")]
+        kept = [
+            choice
+            for choice in place
+            if choice.key in schema or not choice.key.startswith(f"{ROUTING}.")
+        ]
         places.setdefault(tuple(choice.text for choice in kept), tuple(kept))
     unused = {*arm.keys} - {choice.key for place in places.values() for choice in place}
     for key in sorted(unused):

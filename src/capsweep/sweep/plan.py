@@ -306,7 +306,9 @@ def describe_costs(plan: Plan, costs: Estimates) -> list[str]:
     times = [_describe_time(plan.due[0].cell.config, known)] if known else []
     if unknown:
         cells = count_of(unknown, "cell")
-        times.append(f"unknown for {cells}; make plan ARGS=--calibrate measures 20 steps of each")
+        times.append(
+            f"unknown for {cells}; make plan ARGS=--calibrate measures 20 training steps of each"
+        )
     return [f"time: {'; '.join(times)}"] if times else []
 
 

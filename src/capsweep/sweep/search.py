@@ -268,7 +268,9 @@ def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor
     """
     search = search_of(sweep)
     if options.limits.budget is not None or options.part is not None:
-        raise ConfigError("BUDGET and SHARD are for ablations; limit a search with MAX_HOURS")
+        raise ConfigError(
+            "BUDGET and SHARD are for ablations; limit a search with MAX_HOURS or search.trials"
+        )
     execute = drive.choose_executor(options.executor)
     if search.scheduler == "none":
         return execute

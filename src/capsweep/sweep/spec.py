@@ -267,7 +267,9 @@ def _read_arm(name: str, section: ArmSection, base: Sequence[Override], is_searc
     zipped = section.space.get(ZIP, {})
     is_zip = not is_search and isinstance(zipped, Mapping) and len(zipped) > 1
     if ZIP in section.space and not is_zip:
-        raise ConfigError(f"{where}.zip must map two or more keys to lists; a search has no zip")
+        raise ConfigError(
+            f"{where}.zip must map two keys or more to lists of equal length; a search has no zip"
+        )
     single = [(key, values) for key, values in section.space.items() if key != ZIP]
     pairs = (*single, *zipped.items())
     axes = [_read_axis(where, str(key), values, is_search) for key, values in pairs]
@@ -276,7 +278,9 @@ def _read_arm(name: str, section: ArmSection, base: Sequence[Override], is_searc
             check_axis(where, axis)
     keys = [each.key for each in (*fixed, *axes)]
     if (key := _find_repeated(keys)) is not None:
-        raise ConfigError(f"arms.{name}: {key} is set twice, in base, fixed or space; keep one")
+        raise ConfigError(
+            f"arms.{name}: {key} is set twice, in base, fixed or space; keep one of the two"
+        )
     if "seed" in keys:
         raise ConfigError(f"arms.{name}: seed cannot be an axis; list seeds in the section seeds")
     return Arm(
@@ -298,7 +302,9 @@ def _read_axis(where: str, key: str, values: Any, is_search: bool) -> Override |
     axis = grammar.parse_axis(f"{key}={values}")
     if is_search or isinstance(axis, Override):
         return axis
-    raise ConfigError(f"{where}.{key} is an interval; list its values, or set kind: search")
+    raise ConfigError(
+        f"{where}.{key}: an ablation cannot run an interval; list its values, or set kind: search"
+    )
 
 
 def check_axis(where: str, axis: Override) -> Override:

@@ -161,8 +161,8 @@ def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str
 
     Returns:
         A text for each of hardware, torch and code that differs, under a key such as "torch
-        differs". The text says which cells have which value, for example `2.12.0 in seed 0 of cnn;
-        2.13.0 in seed 1 of cnn, capsnet`.
+        differs". The text names the cells of each value, from the rarest value on, for example
+        `2.12.0 in seed 0 of cnn; else 2.13.0`.
     """
     made_by = {
         (name, cell.point.seed): describe_circumstances(cell.provenance, cell.result)
@@ -176,9 +176,12 @@ def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str
             known = {(field, code) for (field, _), code in cells.items()}
             mixed = Counter(field for field, _ in known)
             cells = {place: code for place, code in cells.items() if mixed[place[0]] > 1}
-        values = dict.fromkeys(cells.values())
-        if len(values) > 1:
-            texts = (f"{value} in {', and '.join(_name_cells(value, cells))}" for value in values)
+        counts = Counter(cells.values())
+        if len(counts) > 1:
+            by_count = sorted(counts, key=counts.__getitem__)
+            texts = [f"{value} in {', and '.join(_name_cells(value, cells))}" for value in by_count]
+            if kind != "code":  # every cell was compared, so the most common value needs no names
+                texts[-1] = f"else {by_count[-1]}"
             differences[f"{kind} differs"] = "; ".join(texts)
     return differences
 

@@ -72,7 +72,7 @@ MADE = {
 OTHER = {
     "hardware": ({"gpus": ["B"]}, "A (AVX2)", "B", "hardware differs"),
     "versions": ({"torch": "2.12.0"}, "2.13.0", "2.12.0", "torch differs"),
-    "code": ({"numerics": "n2"}, "n1", "n2", "code differs"),
+    "code": ({"numerics": "n2"}, "version 1", "version 2", "code differs"),
 }
 
 
@@ -93,9 +93,7 @@ def test_a_note_names_the_cells_that_other_things_made_than_their_neighbours(
     write_made(ablation.folder_of(4), MADE | {key: theirs})
     text = ablation.render()
     assert text.count(" differs: ") == 1
-    # The code of other networks is not compared, so that only these seeds have the other code.
-    rest = f"{ours} in seeds 0, 2 of {ROW}" if kind == "code differs" else f"else {ours}"
-    assert f"\n{kind}: {name} in seed 1 of {ROW}; {rest}.\n" in text
+    assert f"\n{kind}: {name} in seed 1 of {ROW}; else {ours}.\n" in text
 
 
 def test_settings_that_the_rows_do_not_tell_apart_are_not_averaged(ablation) -> None:

@@ -153,8 +153,8 @@ def _refuse_mixture(split: str, by_digest: Mapping[str, Sequence[TableCell]]) ->
 def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str]:
     """Describe how finished cells differ in hardware, torch or code.
 
-    Hardware and torch are compared between all cells. Code is compared only between the seeds of
-    one table field, because different networks run different code.
+    Different networks run different code, so the versions of code are numbered in each field, by
+    the order of its seeds.
 
     Args:
         fields: The finished cells, by the name of their table field.
@@ -169,20 +169,18 @@ def list_differences(fields: Mapping[str, Sequence[TableCell]]) -> dict[str, str
         for name, field in fields.items()
         for cell in field
     }
+    versions: dict[str, dict[str, str]] = {}
+    for (field, _), made in made_by.items():
+        of_field = versions.setdefault(field, {})
+        made["code"] = of_field.setdefault(made["code"], f"version {len(of_field) + 1}")
     differences = {}
     for kind in ("hardware", "torch", "code"):
         cells = {place: made[kind] for place, made in made_by.items()}
-        if kind == "code":
-            known = {(field, code) for (field, _), code in cells.items()}
-            mixed = Counter(field for field, _ in known)
-            cells = {place: code for place, code in cells.items() if mixed[place[0]] > 1}
         counts = Counter(cells.values())
-        if len(counts) > 1:
-            by_count = sorted(counts, key=counts.__getitem__)
-            texts = [f"{value} in {', and '.join(_name_cells(value, cells))}" for value in by_count]
-            if kind != "code":  # every cell was compared, so the most common value needs no names
-                texts[-1] = f"else {by_count[-1]}"
-            differences[f"{kind} differs"] = "; ".join(texts)
+        values = sorted(counts, key=counts.__getitem__)
+        texts = [f"{value} in {', and '.join(_name_cells(value, cells))}" for value in values[:-1]]
+        if texts:
+            differences[f"{kind} differs"] = "; ".join([*texts, f"else {values[-1]}"])
     return differences
 
 

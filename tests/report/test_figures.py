@@ -108,6 +108,25 @@ def test_each_column_of_the_table_has_its_figures_and_no_name_is_mathematics(
     assert {"table", "loss-8-1", "loss-16-2"} <= set(draw(tmp_path, text))
 
 
+def test_columns_of_several_epochs_are_curves_of_the_rows_that_are_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        SWEEP.replace("columns: [dataset]", "columns: [dataset, epochs]")
+        .replace("model=cnn_small]", "model=cnn_small], space: {epochs: [4, 2]}")
+        .replace("routing.num_iters: [1, 3]", "epochs: [4, 2]")
+        .replace("rows: [arm, routing.num_iters]", "rows: [arm]")
+    )
+    for number, point in enumerate(small_sweep(tmp_path, text)[1][:-1]):
+        finish(tmp_path, point, number / 100)
+    drawn = []
+    monkeypatch.setattr(charts, "draw_once", lambda _, *numbers: drawn.append(numbers))
+    figures.make_table_figure(build_table(tmp_path, text))
+    cnn = Curve("cnn", 0, (2, 4), (2.5, 0.5), (2.0, 0.0), (3.0, 1.0))
+    whole = Curve("capsnet", 1, (4,), (4.5,), (4.0,), (5.0,))  # a seed of two epochs is missing
+    assert drawn == [("test/error (%)", {"digits": [cnn, whole]}, figures.MOST_ACROSS)]
+
+
 def test_of_many_rows_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> None:
     text = SWEEP.replace("[1, 3]", str(list(range(1, 20))))
     for number, point in enumerate(small_sweep(tmp_path, text)[1]):

@@ -130,25 +130,36 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> bytes:
     return base64.b64decode(compute_once("figures", f"{code} {inputs}", encode_figure))
 
 
-def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":
-    """Draw curves by epoch, each with a band from the lowest to the highest value of its seeds."""
+def draw_curves(
+    label: str, panels: Mapping[str, Sequence[Curve]], most_across: int = 1
+) -> "Figure":
+    """Draw curves by epoch, each with a band from the lowest to the highest value of its seeds.
+
+    Args:
+        label: What the curves show.
+        panels: The curves of each panel, by the text above the panel.
+        most_across: The largest number of panels side by side.
+    """
     from matplotlib.ticker import MaxNLocator
 
-    figure = _make_figure(WIDTH, HEIGHT + LEGEND_LINE * len(curves))
-    axes = figure.subplots()
-    handles = []
-    for curve in curves:
-        epochs, (colour, line, marker) = curve.epochs, choose_style(curve.row)
-        if curve.low != curve.high:
-            band = (epochs, curve.low, curve.high)
-            axes.fill_between(*band, color=colour, alpha=0.15, linewidth=0)
-        marker = marker if len(epochs) == 1 else ""  # a line of one epoch cannot be seen
-        handles += axes.plot(epochs, curve.mean, line, color=colour, marker=marker)
-    axes.set(xlabel="epoch", ylabel=label)
-    # With a single epoch, a second tick would be between two epochs.
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    _set_scale(axes, "y", [value for curve in curves for value in curve.mean])
-    _add_legend(figure, handles, [curve.name for curve in curves])
+    drawn = {curve.name: curve for curves in panels.values() for curve in curves}
+    figure, grid = _make_panels(len(panels), most_across, HEIGHT, LEGEND_LINE * len(drawn))
+    handles = {}
+    for axes, (title, curves) in zip(grid, panels.items(), strict=True):
+        for curve in curves:
+            epochs, (colour, line, marker) = curve.epochs, choose_style(curve.row)
+            if curve.low != curve.high:
+                band = (epochs, curve.low, curve.high)
+                axes.fill_between(*band, color=colour, alpha=0.15, linewidth=0)
+            marker = marker if len(epochs) == 1 else ""  # a line of one epoch cannot be seen
+            (handle,) = axes.plot(epochs, curve.mean, line, color=colour, marker=marker)
+            handles[curve.name] = handle
+        axes.set_title(title, fontsize=LETTERS, parse_math=False)
+        axes.set(xlabel="epoch", ylabel=label)
+        # With a single epoch, a second tick would be between two epochs.
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        _set_scale(axes, "y", [value for curve in drawn.values() for value in curve.mean])
+    _add_legend(figure, [*handles.values()], [*handles])
     return figure
 
 
@@ -164,22 +175,16 @@ def draw_panels(
         panels: The columns of the table.
         most_across: The largest number of panels side by side.
     """
-    across = min(len(panels), most_across)
-    down = math.ceil(len(panels) / across)
-    height = ROW + (0.8 + ROW * len(names)) * down + 3 * LEGEND_LINE
-    figure = _make_figure(WIDTH * (1 + across) / 2, height)
+    measure, handles = metric_format.measure_of(metric), dict[str, Any]()
+    height = 0.8 + ROW * len(names)
+    figure, grid = _make_panels(len(panels), most_across, height, ROW + 3 * LEGEND_LINE)
     figure.suptitle(keys, x=0.01, ha="left", fontsize=LETTERS, color="#555555", parse_math=False)
-    grid, handles = figure.subplots(down, across, sharey=True, squeeze=False), dict[str, Any]()
-    measure = metric_format.measure_of(metric)
-    unit = f" ({measure.unit.strip()})" if measure.unit else ""
-    for axes in grid.flat[len(panels) :]:
-        axes.remove()
-    for axes, panel in zip(grid.flat, panels, strict=False):
+    for axes, panel in zip(grid, panels, strict=True):
         handles |= _draw_panel(axes, panel, measure.factor)
         axes.set_title(panel.title, fontsize=LETTERS, parse_math=False)
-        axes.set_xlabel(f"{metric}{unit}")
-    grid[0, 0].set_yticks(range(len(names)), names, parse_math=False)
-    grid[0, 0].set_ylim(len(names) - 0.5, -0.5)
+        axes.set_xlabel(name_with_unit(metric))
+    grid[0].set_yticks(range(len(names)), names, parse_math=False)
+    grid[0].set_ylim(len(names) - 0.5, -0.5)
     _add_legend(figure, [*handles.values()], [*handles], columns=2)
     return figure
 
@@ -238,6 +243,32 @@ def _draw_panel(axes: "Axes", panel: Panel, factor: float) -> dict[str, Any]:
     seeds = [value for row in panel.rows.values() for value in row.marks[SEED]]
     _set_scale(axes, "x", [mean for mean, _, _ in means.values()] or seeds)
     return handles
+
+
+def name_with_unit(metric: str) -> str:
+    """Return the name of a metric with its unit, such as `test/error (%)`."""
+    unit = metric_format.measure_of(metric).unit.strip()
+    return f"{metric} ({unit})" if unit else metric
+
+
+def _make_panels(
+    count: int, most_across: int, height: float, rest: float
+) -> tuple["Figure", list["Axes"]]:
+    """Make a figure of several panels with a common vertical axis.
+
+    Args:
+        count: The number of panels.
+        most_across: The largest number of panels side by side.
+        height: The height of a panel in inches.
+        rest: The height in inches of what is above and below all panels.
+    """
+    across = min(count, most_across)
+    down = math.ceil(count / across)
+    figure = _make_figure(WIDTH * (1 + across) / 2, height * down + rest)
+    grid = figure.subplots(down, across, sharey=True, squeeze=False).flat
+    for axes in grid[count:]:
+        axes.remove()
+    return figure, list(grid[:count])
 
 
 def _make_figure(width: float, height: float) -> "Figure":

@@ -21,7 +21,7 @@ import numpy as np
 from capsweep.config.cell import name_classes
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import charts
+from capsweep.report import charts, grid
 from capsweep.report.cells import TableCell
 from capsweep.report.charts import Curve, Panel, PanelRow
 from capsweep.report.table import CellGroup, ResultTable
@@ -34,6 +34,7 @@ MOST_ROWS = 14  # most rows in a figure; readers cannot distinguish more curves
 MOST_TABLE_ROWS = 40  # most rows in the figure of a table
 MOST_ACROSS = 3  # most panels side by side in the figure of a table
 MOST_CLASSES = 10  # most classes in a figure
+EPOCHS = "epochs"  # the key of columns whose values stand on the horizontal axis
 LONGEST = 12  # most characters of the name of a class in a figure
 Series = Mapping[int, float]  # a number per epoch
 
@@ -69,11 +70,44 @@ def make_figures(table: ResultTable) -> Iterator[ReportFigure]:
 def make_table_figure(table: ResultTable, most_across: int = MOST_ACROSS) -> ReportFigure:
     """Draw the metric of each row, with a panel for each column, and published numbers.
 
+    If the columns differ in their epochs, curves of the metric are drawn instead.
+
     Args:
         table: The table.
         most_across: The largest number of panels side by side; 1 for narrow screens.
     """
+    keys = table.sweep.columns
+    if EPOCHS in keys and len({column[keys.index(EPOCHS)] for column in table.columns}) > 1:
+        return _draw_epochs(table, most_across)
     return _draw_rows(table, "table", table.sweep.metric, lambda g: g.by_seed, most_across)
+
+
+def _draw_epochs(table: ResultTable, most_across: int) -> ReportFigure:
+    """Draw the metric after training for several numbers of epochs: a curve for each row.
+
+    Each combination of the other keys of the columns has a panel. A curve has the numbers of epochs
+    for which all its seeds are finished.
+    """
+    at, factor = table.sweep.columns.index(EPOCHS), table.measure.factor
+    values: dict[str, dict[tuple[str, int], dict[int, list[float]]]] = {}
+    for group in choose_rows(table):
+        if group.full_summary:
+            column = list(table.columns[group.column])
+            epochs, title = column.pop(at), grid.describe_row(column)
+            of_row = values.setdefault(title, {}).setdefault((group.name, group.row), {})
+            of_row[epochs] = [factor * value for value in group.by_seed.values()]
+    panels = {
+        title: [_make_curve(*row, dict(sorted(each.items()))) for row, each in rows.items()]
+        for title, rows in values.items()
+    }
+    label = charts.name_with_unit(table.sweep.metric)
+    caption = f"{label} by epochs of training: mean over seeds"
+    if not panels:
+        return ReportFigure(f"{caption}: no row is finished.", "table")
+    names = list(dict.fromkeys(curve.name for curves in panels.values() for curve in curves))
+    image = charts.draw_once(charts.draw_curves, label, panels, most_across)
+    text = f"{caption}; the band reaches from the lowest seed to the highest."
+    return ReportFigure(text, "table", names, image)
 
 
 def _make_cost_figure(table: ResultTable) -> ReportFigure:
@@ -204,12 +238,14 @@ def average_seeds(name: str, row: int, seeds: Sequence[Series]) -> list[Curve]:
         A list with one curve; an empty list if no epoch can be used.
     """
     values = {e: [series[e] for series in seeds] for e in list_common_keys(seeds)}
-    values = {e: numbers for e, numbers in values.items() if all(map(math.isfinite, numbers))}
-    if not values:
-        return []
+    values = {e + 1: numbers for e, numbers in values.items() if all(map(math.isfinite, numbers))}
+    return [_make_curve(name, row, values)] if values else []
+
+
+def _make_curve(name: str, row: int, values: Mapping[int, Sequence[float]]) -> Curve:
+    """Make a curve from the values of all seeds, by epoch."""
     means, lows, highs = (tuple(map(each, values.values())) for each in (fmean, min, max))
-    epochs = tuple(epoch + 1 for epoch in values)
-    return [Curve(name, row, epochs, means, lows, highs)]
+    return Curve(name, row, tuple(values), means, lows, highs)
 
 
 def _make_curve_figures(fields: Sequence[CellGroup], where: str) -> Iterator[ReportFigure]:
@@ -228,7 +264,7 @@ def _make_curve_figures(fields: Sequence[CellGroup], where: str) -> Iterator[Rep
             "the band reaches from the lowest seed to the highest.",
             stem,
             [curve.name for curve in curves],
-            charts.draw_once(charts.draw_curves, f"{key}{unit}", curves),
+            charts.draw_once(charts.draw_curves, f"{key}{unit}", {"": curves}),
         )
 
 

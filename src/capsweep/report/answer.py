@@ -27,7 +27,7 @@ from capsweep.statistics.metric_format import measure_of
 from capsweep.statistics.seeds import LEVEL, PairedDifference
 from capsweep.sweep.choices import ITERATIONS, RECONSTRUCTION
 
-MOST_NAMED = 3  # comparisons that a sentence lists; of more, the sentence counts outcomes
+MOST_NAMED = 3  # comparisons that a sentence describes one by one
 MOST_PRINTED = 6  # sentences that the terminal prints
 # Names of axes at the start of a sentence; other axes have the name of their key, and a key that is
 # one word, such as `loss`, begins with a capital letter.
@@ -175,7 +175,7 @@ def _name_value(key: str, value: Any, values: Sequence[Any]) -> str:
 def _write_sentence(table: ResultTable, comparisons: Sequence[Comparison]) -> str:
     """Write the comparisons of one axis, or with the baseline, in one sentence.
 
-    Up to MOST_NAMED comparisons are listed. Of more comparisons, the outcomes are counted.
+    Up to MOST_NAMED comparisons are described one by one. More comparisons are grouped by outcome.
     """
     first, metric = comparisons[0], table.sweep.metric
     where = f" ({title})" if (title := table.titles[first.column]) else ""
@@ -186,7 +186,8 @@ def _write_sentence(table: ResultTable, comparisons: Sequence[Comparison]) -> st
         return f"{axis} {first.name} against {first.reference}{where}: {text}."
     start = f"{axis} against" if axis else "Against"
     if len(comparisons) > MOST_NAMED:
-        return f"{start} {first.reference}{where} {_count_outcomes(comparisons, metric)}."
+        start += f" {first.reference}{where} with {_describe_seeds(comparisons)}"
+        return f"{start}: {_list_outcomes(comparisons, metric)}."
     texts = [f"{each.name}: {_describe_comparison(each, metric)}" for each in comparisons]
     return f"{start} {first.reference}{where}: {'; '.join(texts)}."
 
@@ -216,17 +217,25 @@ def _describe_seeds(comparisons: Sequence[Comparison]) -> str:
     return f"{lowest}{count_of(counts[-1], 'seed')}{condition}"
 
 
-def _count_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
-    """Count the outcomes of comparisons, and give the largest difference of each outcome."""
-    parts = []
-    for outcome in ("lower", "higher", UNTOLD):
+def _list_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
+    """List the comparisons with a claim; count the others, and say where their intervals end."""
+    measure, parts = measure_of(metric), []
+
+    def format_number(number: float) -> str:
+        return measure.format_number(number, "+")
+
+    for outcome in ("lower", "higher"):
         those = [each for each in comparisons if each.outcome == outcome]
-        if those:
-            most = max(those, key=lambda each: abs(each.difference.mean))
-            text = f"{most.name}, {_format_difference(most, metric)}"
-            parts.append(f"{len(those)} of {len(comparisons)} {outcome} (furthest: {text})")
-    place = "`make report ARGS=--json` lists" if comparisons[0].axis else "the table has"
-    return f"with {_describe_seeds(comparisons)}: {', '.join(parts)}; {place} each difference"
+        texts = [f"{each.name} ({format_number(each.difference.mean)})" for each in those]
+        parts += [f"{metric} is {outcome} for {', '.join(texts)}"] if texts else []
+    others = [each for each in comparisons if each.outcome == UNTOLD]
+    reach = sorted((end, c.name) for c in others for end in c.difference.interval or ())
+    if others:
+        ends = [f"{format_number(end)} ({name})" for end, name in (*reach[:1], *reach[-1:])]
+        intervals = f"; their intervals reach from {' to '.join(ends)}" if reach else ""
+        parts.append(f"differences {UNTOLD} for {len(others)} of {len(comparisons)}{intervals}")
+    has_numbers = bool(reach) or len(others) < len(comparisons)
+    return f"{'; '.join(parts)}{measure.diff_unit if has_numbers else ''}"
 
 
 def _format_difference(comparison: Comparison, metric: str) -> str:

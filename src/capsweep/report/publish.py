@@ -14,14 +14,14 @@ from capsweep.errors import UserError
 from capsweep.ledger import stored_files, transfer
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.records import Couplings
-from capsweep.report import figures, formatted_table, grid, render
+from capsweep.report import answer, figures, formatted_table, grid, render
 from capsweep.report.cells import TableCell
 from capsweep.report.formatted_table import format_spread
 from capsweep.report.grid import MISSING, format_value
 from capsweep.report.table import ResultTable
 from capsweep.runtime.terminal import count_of
 from capsweep.statistics import metric_format
-from capsweep.statistics.seeds import LEVEL, PairedDifference, summarise_values
+from capsweep.statistics.seeds import summarise_values
 from capsweep.storage.files import write_atomically, write_text
 
 NAME = "report"  # name in the markers of a page
@@ -108,13 +108,13 @@ def publish_answer(table: ResultTable, ledger: Ledger) -> Path:
     training = describe_training(table)
     # A published page does not say that cells are stale: it names the commits that made them.
     parts = [text for text in render.list_paragraphs(formatted) if not text.startswith(grid.STALE)]
-    beside, decisions = list_costs(table, ledger), describe_decisions(table)
+    beside, sentences = list_costs(table, ledger), answer.list_sentences(table)
     chart, drawn = figures.make_table_figure(table), []
     if (image := chart.image) is not None:
         file = path.parent / CHARTS / f"{path.stem}.png"
         write_atomically(file, lambda opened: opened.write(image))
         drawn = [f"![{chart.caption}]({CHARTS}/{file.name})"]
-    paragraphs = [table.sweep.question, parts[0], *drawn, *parts[1:], *decisions, *beside]
+    paragraphs = [table.sweep.question, *sentences, parts[0], *drawn, *parts[1:], *beside]
     paragraphs.append(f"`{command}` {training}.")
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
     before = re.search(COMMAND, renew_section(path, NAME, None, new))
@@ -150,55 +150,6 @@ def keep_cells(table: ResultTable, ledger: Ledger, file: Path) -> None:
         made.replace(file)
     finally:
         made.unlink(missing_ok=True)
-
-
-def describe_decisions(table: ResultTable) -> list[str]:
-    """Describe, for each column of a table, which rows differ significantly from the baseline.
-
-    The text of a column has up to three sentences:
-
-    1. The rows with p below LEVEL.
-    2. The other tested rows, with the range of their intervals.
-    3. The rows that are not tested, because their difference is the same for all seeds.
-    """
-    sentences = []
-    for number, column in enumerate(table.columns):
-        groups = [g for g in table.groups if g.column == number]
-        differences = {g.name: (g.difference, g.p) for g in groups if g.difference}
-        tested = {n: (d, p) for n, (d, p) in differences.items() if d.interval and p is not None}
-        decided = {name: d for name, (d, p) in tested.items() if p < LEVEL}
-        others = {name: d.interval for name, (d, p) in tested.items() if d.interval and p >= LEVEL}
-        constant = {name: d for name, (d, _) in differences.items() if d.is_constant}
-        parts = []
-        if tested:
-            names = _list_differences(table, decided) or "none"
-            parts.append(f"told apart from {table.sweep.baseline} (p < {LEVEL:g}): {names}.")
-        parts += [_describe_reach(table, others)] if others else []
-        if constant:
-            names = _list_differences(table, constant)
-            parts.append(f"Not tested, since the difference is the same for all seeds: {names}.")
-        where = f"{grid.describe_row(column)}: " if len(table.columns) > 1 else ""
-        sentences += [f"{where}{' '.join(parts)}"] if parts else []
-    return sentences
-
-
-def _list_differences(table: ResultTable, differences: Mapping[str, PairedDifference]) -> str:
-    return ", ".join(f"{name} ({_format(table, d.mean)})" for name, d in differences.items())
-
-
-def _describe_reach(table: ResultTable, intervals: Mapping[str, tuple[float, float]]) -> str:
-    """Describe the range of the 95 % intervals of rows without a significant difference."""
-    low = min(intervals, key=lambda name: intervals[name][0])
-    high = max(intervals, key=lambda name: intervals[name][1])
-    return (
-        f"Not told apart: {', '.join(intervals)}; the intervals of their differences, each by "
-        f"itself, reach from {_format(table, intervals[low][0])} ({low}) to "
-        f"{_format(table, intervals[high][1])} ({high}){table.measure.diff_unit}."
-    )
-
-
-def _format(table: ResultTable, difference: float) -> str:
-    return table.measure.format_number(difference, "+")
 
 
 def describe_training(table: ResultTable) -> str:

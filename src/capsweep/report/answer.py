@@ -181,27 +181,25 @@ def _write_sentence(table: ResultTable, comparisons: Sequence[Comparison]) -> st
     where = f" ({title})" if (title := table.titles[first.column]) else ""
     axis = first.axis.capitalize() if first.axis.isalpha() else first.axis
     axis = AXES.get(first.axis, axis)
+    reference = f"{first.reference}{where} with {_describe_seeds(comparisons)}"
     if len(comparisons) == 1 and axis:
         text = _describe_comparison(first, metric)
-        return f"{axis} {first.name} against {first.reference}{where}: {text}."
-    start = f"{axis} against" if axis else "Against"
+        return f"{axis} {first.name} against {reference}: {text}."
     if len(comparisons) > MOST_NAMED:
-        start += f" {first.reference}{where} with {_describe_seeds(comparisons)}"
-        return f"{start}: {_list_outcomes(comparisons, metric)}."
-    texts = [f"{each.name}: {_describe_comparison(each, metric)}" for each in comparisons]
-    return f"{start} {first.reference}{where}: {'; '.join(texts)}."
+        text = _list_outcomes(comparisons, metric)
+    else:
+        text = "; ".join(f"{c.name}: {_describe_comparison(c, metric)}" for c in comparisons)
+    return f"{axis} against {reference}: {text}." if axis else f"Against {reference}: {text}."
 
 
 def _describe_comparison(comparison: Comparison, metric: str) -> str:
-    """Write a comparison, such as `-0.09 points [-1.40, 1.20], cannot be told with 3 seeds`."""
-    difference = comparison.difference
+    """Write a comparison, such as `-0.09 points [-1.40, 1.20], cannot be told`."""
     text = _format_difference(comparison, metric)
     text += f", mean over {comparison.settings} settings" if comparison.settings > 1 else ""
-    if difference.is_constant:
-        all_seeds = count_of(difference.n, "seed")
-        return f"{text}, equal for all {all_seeds}, so that no test is possible"
-    told = comparison.outcome if comparison.outcome == UNTOLD else f"{comparison.outcome} {metric}"
-    return f"{text}, {told} with {_describe_seeds([comparison])}"
+    if comparison.difference.is_constant:
+        return f"{text}, equal for all seeds, so that no test is possible"
+    is_told = comparison.outcome != UNTOLD
+    return f"{text}, {comparison.outcome} {metric}" if is_told else f"{text}, {UNTOLD}"
 
 
 def _describe_seeds(comparisons: Sequence[Comparison]) -> str:

@@ -151,7 +151,8 @@ def draw_curves(
             if curve.low != curve.high:
                 band = (epochs, curve.low, curve.high)
                 axes.fill_between(*band, color=colour, alpha=0.15, linewidth=0)
-            marker = marker if len(epochs) == 1 else ""  # a line of one epoch cannot be seen
+            # Between two epochs that do not follow each other nothing was measured.
+            marker = "" if 1 < len(epochs) == epochs[-1] - epochs[0] + 1 else marker
             (handle,) = axes.plot(epochs, curve.mean, line, color=colour, marker=marker)
             handles[curve.name] = handle
         axes.set_title(title, fontsize=LETTERS, parse_math=False)

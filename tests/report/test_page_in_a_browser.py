@@ -50,7 +50,7 @@ def test_the_answer_its_picture_and_the_table_follow_one_another_and_fit(
     browser.get(address)
     names = (".answer", "#figure-table img", "#table table")
     sentence, picture, table = (browser.find_element("css selector", name) for name in names)
-    assert sentence.text.startswith("Against cnn: capsnet · 1: ")
+    assert sentence.text.startswith("Against cnn with 1 to 2 seeds: capsnet · 1: ")
     assert sentence.location["y"] < picture.location["y"] < table.location["y"] < 2000
     shown = browser.execute_script("return arguments[0].naturalWidth", picture)
     letters = 9 * picture.size["width"] / (shown / 200 * 72)  # pixels; drawn with 9 points

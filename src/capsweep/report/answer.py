@@ -216,23 +216,31 @@ def _describe_seeds(comparisons: Sequence[Comparison]) -> str:
 
 
 def _list_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
-    """List the comparisons with a claim; count the others, and say where their intervals end."""
+    """List the comparisons with a claim or without a test; count the others.
+
+    Of those that are counted, the text says where their intervals end.
+    """
     measure, parts = measure_of(metric), []
 
     def format_number(number: float) -> str:
         return measure.format_number(number, "+")
 
-    for outcome in ("lower", "higher"):
-        those = [each for each in comparisons if each.outcome == outcome]
-        texts = [f"{each.name} ({format_number(each.difference.mean)})" for each in those]
-        parts += [f"{metric} is {outcome} for {', '.join(texts)}"] if texts else []
-    others = [each for each in comparisons if each.outcome == UNTOLD]
+    constant = [each for each in comparisons if each.difference.is_constant]
+    named = {
+        f"{metric} is lower for": [each for each in comparisons if each.outcome == "lower"],
+        f"{metric} is higher for": [each for each in comparisons if each.outcome == "higher"],
+        "equal for all seeds, so that no test is possible:": constant,
+    }
+    for text, those in named.items():
+        names = [f"{each.name} ({format_number(each.difference.mean)})" for each in those]
+        parts += [f"{text} {', '.join(names)}"] if names else []
+    others = [c for c in comparisons if c.outcome == UNTOLD and not c.difference.is_constant]
     reach = sorted((end, c.name) for c in others for end in c.difference.interval or ())
+    has_numbers = bool(parts or reach)
     if others:
         ends = [f"{format_number(end)} ({name})" for end, name in (*reach[:1], *reach[-1:])]
         intervals = f"; their intervals reach from {' to '.join(ends)}" if reach else ""
         parts.append(f"differences {UNTOLD} for {len(others)} of {len(comparisons)}{intervals}")
-    has_numbers = bool(reach) or len(others) < len(comparisons)
     return f"{'; '.join(parts)}{measure.diff_unit if has_numbers else ''}"
 
 

@@ -81,7 +81,7 @@ def test_what_supports_no_claim_has_no_sentence(choose: Callable) -> None:
 
 def test_two_seeds_and_many_rows_claim_little_in_few_words(choose: Callable) -> None:
     chosen = choose("ablation", seeds="2", overrides=["epochs=1,2,3,4,5"])
-    chosen.fill(*[0.01 + 0.001 * number for number in range(50)])
+    chosen.fill(*[0.01 + 0.0001 * number**2 for number in range(50)])
     sentences = answer.list_sentences(chosen.build())
     assert sentences[-2] == "Epochs against 1 with 2 seeds: differences cannot be told for 4 of 4."
     assert sentences[-1].endswith(" with 2 seeds: differences cannot be told for 24 of 24.")

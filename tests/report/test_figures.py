@@ -105,7 +105,7 @@ def test_each_column_of_the_table_has_its_figures_and_no_name_is_mathematics(
     )
     for point in small_sweep(tmp_path, text)[1]:
         finish(tmp_path, point, 0.1)
-    assert {"table", "loss-8-1", "loss-16-2"} <= set(draw(tmp_path, text))
+    assert {"table", "loss-batch-size-8-1", "loss-batch-size-16-2"} <= set(draw(tmp_path, text))
 
 
 def test_columns_of_several_epochs_are_curves_of_the_rows_that_are_finished(
@@ -121,7 +121,9 @@ def test_columns_of_several_epochs_are_curves_of_the_rows_that_are_finished(
         finish(tmp_path, point, number / 100)
     drawn = []
     monkeypatch.setattr(charts, "draw_once", lambda _, *numbers: drawn.append(numbers))
-    figures.make_table_figure(build_table(tmp_path, text))
+    table = build_table(tmp_path, text)
+    figures.make_table_figure(table)
+    assert table.titles == ["digits, epochs=4", "digits, epochs=2"]
     cnn = Curve("cnn", 0, (2, 4), (2.5, 0.5), (2.0, 0.0), (3.0, 1.0))
     whole = Curve("capsnet", 1, (4,), (4.5,), (4.0,), (5.0,))  # a seed of two epochs is missing
     assert drawn == [("test/error (%)", {"digits": [cnn, whole]}, figures.MOST_ACROSS)]

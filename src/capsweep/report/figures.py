@@ -76,8 +76,8 @@ def make_table_figure(table: ResultTable, most_across: int = MOST_ACROSS) -> Rep
         table: The table.
         most_across: The largest number of panels side by side; 1 for narrow screens.
     """
-    keys = table.sweep.columns
-    if EPOCHS in keys and len({column[keys.index(EPOCHS)] for column in table.columns}) > 1:
+    columns = range(len(table.columns))
+    if len({table.column_values(column).get(EPOCHS) for column in columns}) > 1:
         return _draw_epochs(table, most_across)
     return _draw_rows(table, "table", table.sweep.metric, lambda g: g.by_seed, most_across)
 
@@ -88,12 +88,12 @@ def _draw_epochs(table: ResultTable, most_across: int) -> ReportFigure:
     Each combination of the other keys of the columns has a panel. A curve has the numbers of epochs
     for which all its seeds are finished.
     """
-    at, factor = table.sweep.columns.index(EPOCHS), table.measure.factor
+    factor = table.measure.factor
     values: dict[str, dict[tuple[str, int], dict[int, list[float]]]] = {}
     for group in choose_rows(table):
         if group.full_summary:
-            column = list(table.columns[group.column])
-            epochs, title = column.pop(at), grid.describe_row(column)
+            column = table.column_values(group.column)
+            epochs, title = column.pop(EPOCHS), grid.describe_column(column)
             of_row = values.setdefault(title, {}).setdefault((group.name, group.row), {})
             of_row[epochs] = [factor * value for value in group.by_seed.values()]
     panels = {
@@ -174,7 +174,7 @@ def _make_row(
     if len(values) == len(group.cells):
         summary = summarise_values(values, measure.low, measure.high)
         mean = (summary.mean, *(summary.interval or (summary.mean, summary.mean)))
-    at = dict(zip(table.sweep.columns, table.columns[group.column], strict=True))
+    at = table.column_values(group.column)
     marks = {charts.SEED: values}
     for number in table.rows[group.row].published if label == table.sweep.metric else ():
         place = [str(value) for key, value in at.items() if key in number.of]

@@ -54,6 +54,17 @@ def describe_row(coordinates: Iterable[Any]) -> str:
     return " · ".join(map(format_value, coordinates))
 
 
+def describe_column(values: Mapping[str, Any]) -> str:
+    """Return the name of a column from its values by key, such as `linear, lr=0.01`.
+
+    A text stands alone; any other value follows the last part of its key.
+    """
+    return ", ".join(
+        value if isinstance(value, str) else f"{key.rpartition('.')[2]}={format_value(value)}"
+        for key, value in values.items()
+    )
+
+
 def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]:
     """Return a note for each row with stale cells, or one note if all finished cells are stale.
 

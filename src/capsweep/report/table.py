@@ -10,7 +10,7 @@ from typing import Any
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.report.cells import TableCell, compare_data, list_differences, read_cells
-from capsweep.report.grid import describe_row, format_value
+from capsweep.report.grid import describe_column, describe_row
 from capsweep.report.trained import PublishedNumber, find_published
 from capsweep.statistics import seeds
 from capsweep.statistics.metric_format import Measure, measure_of
@@ -146,9 +146,13 @@ class ResultTable:
         """The places of the cells in the sweep; a cell in two rows has two places."""
         return [cell.point for group in self.groups for cell in group.cells.values()]
 
+    def column_values(self, column: int) -> dict[str, Any]:
+        """Return the values of a column by key."""
+        return dict(zip(self.sweep.columns, self.columns[column], strict=True))
+
     def name_column(self, column: int) -> str:
-        """Return the name of a column for the header: its coordinates, separated by commas."""
-        return ", ".join(map(format_value, self.columns[column]))
+        """Return the name of a column for the header."""
+        return describe_column(self.column_values(column))
 
     @property
     def titles(self) -> list[str]:

@@ -92,6 +92,12 @@ def test_axes_are_coupled_on_the_command_line(expand_file: Expand) -> None:
     assert list_places(by_words, "caps") == ["caps 2 16"]
 
 
+def test_a_typed_key_that_is_coupled_with_a_column_names_no_row() -> None:
+    overrides = ["epochs=6,24", "optim.schedule.steps=70,281"]
+    sweep = choices.load_sweep("routing_converged", {}, overrides)
+    assert sweep.rows == ("arm",)
+
+
 GRID = "{routing.num_iters: [1, 3], loss.reconstruction.weight: [0, 0.0005]}"
 ZIP = "{zip: {epochs: [1, 2], batch_size: [64, 32]}}"
 TWICE = "epochs,batch_size;batch_size,optim.optimizer.lr"

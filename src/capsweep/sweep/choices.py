@@ -329,12 +329,14 @@ def _set_in_arm(arm: Arm, override: Override) -> Arm:
 def _add_coordinate(sweep: Sweep, axis: Override) -> Sweep:
     """Add the key of an axis to the row or column keys of a sweep's table, and return the sweep.
 
-    Nothing is added if the axis has one value, if the table has the key already, or if the sweep is
-    a search. A key becomes a column key if its group is one, and otherwise a row key. The row key
-    `routing` is inserted directly after `arm`; all other keys are added at the end.
+    Nothing is added if the axis has one value, if the table has the key or a key that an arm
+    couples with it, or if the sweep is a search. A key becomes a column key if its group is one,
+    and otherwise a row key. The row key `routing` is inserted directly after `arm`; all other keys
+    are added at the end.
     """
-    is_new = len(axis.values) > 1 and axis.key not in (*sweep.rows, *sweep.columns)
-    if not is_new or sweep.search is not None:
+    coupled = (keys for arm in sweep.arms for keys in arm.coupled if axis.key in keys)
+    is_shown = {axis.key, *itertools.chain(*coupled)} & {*sweep.rows, *sweep.columns}
+    if len(axis.values) < 2 or is_shown or sweep.search is not None:
         return sweep
     # A row is compared with the baseline in the same column, so that both have the same data.
     if any(axis.key.startswith(f"{column}.") for column in sweep.columns):

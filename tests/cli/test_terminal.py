@@ -119,12 +119,14 @@ def test_signs_that_a_log_lacks_are_escapes_and_tables_stay_straight() -> None:
     rows = [["a · b", "1.5 ± 0.5", "x"], ["\u0142", "–", "≠ y"]]
     stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
     with redirect_stdout(stream):
-        table = grid.grid_terminal(None, ["one", "two", "three"], rows)
+        table = grid.grid_terminal(None, ["one", "two.key", "lr=0.1"], rows)
         terminal.print_table(terminal.make_console(), table)
         stream.flush()
     lines = stream.buffer.getvalue().decode("latin-1").splitlines()
     assert len({len(line) for line in lines}) == 1
-    assert lines[-2].replace("|", " ").split() == ["\\u0142", "\\u2013", "\\u2260", "y"]
+    words = [line.replace("|", " ").split() for line in lines]
+    assert words[1:3] == [["two."], ["one", "key", "lr=0.1"]]
+    assert words[-2] == ["\\u0142", "\\u2013", "\\u2260", "y"]
 
 
 def test_a_report_is_in_files_before_it_is_on_the_screen(

@@ -97,6 +97,14 @@ def test_a_note_names_the_cells_that_other_things_made_than_their_neighbours(
     assert f"\n{kind}: {name} in seed 1 of {ROW}; else {ours}.\n" in text
 
 
+def test_a_note_on_a_seed_is_of_every_row_that_has_the_seed(ablation) -> None:
+    ablation.fill(*[0.01] * 8)  # the last row lacks seed 2
+    for number in range(8):
+        versions = {"torch": "2.12.0" if number % 3 == 2 else "2.13.0"}
+        write_made(ablation.folder_of(number), MADE | {"versions": versions})
+    assert "differs: 2.12.0 in seed 2 of every row; else 2.13.0.\n" in ablation.render()
+
+
 def test_settings_that_the_rows_do_not_tell_apart_are_not_averaged(ablation) -> None:
     other = replace(ablation.points[3], title="x", cell=compose.cell(["seed=0", "batch_size=7"]))
     points = [*ablation.points, other]

@@ -1,5 +1,6 @@
 """The layout that all reports share: tables of text in Markdown and for the terminal."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,8 @@ def grid_terminal(
     table = Table(title=question, box=box.SIMPLE_HEAD, pad_edge=False)
     table.title_style, table.title_justify = "none", "left"
     for name in header:
-        table.add_column(name.replace(".", ".\n"), overflow="fold")  # breaks long keys
+        # Long keys are broken at their dots, and numbers are not.
+        table.add_column(re.sub(r"\.(?=[a-z])", ".\n", name), overflow="fold")
     for fields in rows:
         table.add_row(*fields)
     return table

@@ -204,6 +204,6 @@ def _name_cells(value: str, cells: Mapping[tuple[str, int], str]) -> Iterator[st
         prefix = "" if len(some) == sizes[field] else f"{noun} {describe_seeds(some)} of "
         parts.setdefault(prefix, []).append(field)
     for prefix, fields in parts.items():
-        # A row that lacks the named seeds is none of those that could have the value.
+        # Rows without the named seeds do not count.
         rows = {field for field, seed in cells if seed in seeds[fields[0]]} if prefix else sizes
         yield f"{prefix}{'every row' if len(fields) == len(rows) > 1 else ', '.join(fields)}"

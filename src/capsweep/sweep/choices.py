@@ -335,8 +335,8 @@ def _add_coordinate(sweep: Sweep, axis: Override) -> Sweep:
     are added at the end.
     """
     coupled = (keys for arm in sweep.arms for keys in arm.coupled if axis.key in keys)
-    is_shown = {axis.key, *itertools.chain(*coupled)} & {*sweep.rows, *sweep.columns}
-    if len(axis.values) < 2 or is_shown or sweep.search is not None:
+    shown = {axis.key, *itertools.chain(*coupled)} & {*sweep.rows, *sweep.columns}
+    if len(axis.values) < 2 or shown or sweep.search is not None:
         return sweep
     # A row is compared with the baseline in the same column, so that both have the same data.
     if any(axis.key.startswith(f"{column}.") for column in sweep.columns):

@@ -214,7 +214,10 @@ def _iterate_places(arm: Arm) -> Iterator[Place]:
     for step in _list_steps(arm):
         if len({len(axis.values) for axis in step}) > 1:
             keys = ", ".join(axis.key for axis in step)
-            raise ConfigError(f"zip: coupled axes need the same number of values: {keys}")
+            raise ConfigError(
+                f"zip: coupled axes need the same number of values: {keys}; type a list for each, "
+                "or leave out cells with EXCLUDE"
+            )
         steps.append(list(zip(*(axis.split() for axis in step), strict=True)))
     for place in itertools.product(*steps):
         yield tuple(itertools.chain(*place))

@@ -79,9 +79,9 @@ AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b.example")
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A checkout of one commit."""
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps" / "one.yaml").write_text("question: a\n")
-    (tmp_path / "sweeps" / "one.md").write_text("# one\n")
+    for name in ("conf/one.yaml", "sweeps/one.yaml", "README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("question: a\n")
     for command in (["init", "-q"], ["add", "."], [*AUTHOR, "commit", "-qm", "one"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     monkeypatch.setattr(package_files, "CHECKOUT", tmp_path)
@@ -92,13 +92,18 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 @pytest.mark.parametrize(
     ("files", "dirty"),
-    [([], False), (["two.yaml"], True), (["one.yaml"], True), (["one.md", "two.md"], False)],
+    [
+        ([], False),
+        (["conf/two.yaml"], True),
+        (["conf/one.yaml"], True),
+        (["README.md", "sweeps/one.yaml", "sweeps/two.yaml"], False),
+    ],
 )
-def test_changes_that_are_not_committed_are_told_but_those_of_pages(
+def test_changes_that_are_not_committed_are_told_but_those_of_pages_and_sweeps(
     repository: Path, files: list[str], dirty: bool
 ) -> None:
     for name in files:
-        (repository / "sweeps" / name).write_text("changed\n")
+        (repository / name).write_text("changed\n")
     code = package_files.describe_code()
     assert (len(code["commit"]), code["dirty"], "changes" in code) == (40, dirty, dirty)
     (repository / ".git").rename(repository / "not-git")
@@ -113,21 +118,21 @@ def test_the_changes_of_a_checkout_are_kept_and_sent_to_nodes_without_git(
     """They can be applied to the commit; of a new file, which may have a password, only the name
     is there.
     """
-    (repository / "sweeps" / "one.yaml").write_text("question: b\n\n")
-    (repository / "sweeps" / "one.md").write_text("# two\n")
-    for name in ("new.py", "password.txt"):
+    (repository / "conf" / "one.yaml").write_text("question: b\n\n")
+    (repository / "README.md").write_text("# two\n")
+    for name in ("new.py", "sweeps/new.yaml", "password.txt"):
         (repository / name).write_text("password = 1\n")
     changes = package_files.read_checkout()["changes"]
     assert "# untracked: new.py\n" in changes
     assert "+question: b\n" in changes
     assert "password" not in changes
-    assert "one.md" not in changes
-    (repository / "conf").mkdir()
+    assert "README.md" not in changes
+    assert "sweeps/" not in changes
     staged = package_files.stage_packages(tmp_path / "staged")
     git = ["git", "-C", str(repository)]
     subprocess.run([*git, "stash", "-q"], check=True)
     subprocess.run([*git, "apply", "-"], input=changes.encode(), check=True)
-    assert (repository / "sweeps" / "one.yaml").read_text() == "question: b\n\n"
+    assert (repository / "conf" / "one.yaml").read_text() == "question: b\n\n"
     monkeypatch.setattr(package_files, "PACKAGE", staged)
     (repository / ".git").rename(repository / "not-git")
     package_files.read_checkout.cache_clear()
@@ -135,7 +140,7 @@ def test_the_changes_of_a_checkout_are_kept_and_sent_to_nodes_without_git(
 
 
 def test_changes_of_many_bytes_are_cut(repository: Path) -> None:
-    (repository / "sweeps" / "one.yaml").write_text("ü" * package_files.MOST_CHANGES)
+    (repository / "conf" / "one.yaml").write_text("ü" * package_files.MOST_CHANGES)
     changes = package_files.read_checkout()["changes"]
     assert "; cut to 100,000 bytes\n" in changes
     assert package_files.MOST_CHANGES < len(changes.encode()) < package_files.MOST_CHANGES + 200

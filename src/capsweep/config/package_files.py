@@ -24,7 +24,7 @@ JOBS = "data_prep"
 SENT = "checkout.json"  # in a copy for another machine: what `read_checkout` returned here
 CHANGES = "changes.diff"  # name of the file with the uncommitted changes, in the folder of a cell
 MOST_CHANGES = 100_000  # most bytes of this file
-NUMERIC = ("--", ":(exclude)*.md", ":(exclude)sweeps")  # what can change the numbers of a cell
+PATHS = ("--", ":(exclude)*.md", ":(exclude)sweeps")  # of the files whose changes count
 SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "*.tar.xz", "*.npz")
 
 
@@ -63,7 +63,7 @@ def read_checkout() -> dict[str, Any]:
     if (sent := PACKAGE / SENT).exists():
         return json.loads(sent.read_text(encoding="utf-8"))
     commit = _ask_git("rev-parse", "HEAD")
-    status = _ask_git("status", "--porcelain", *NUMERIC) if commit else None
+    status = _ask_git("status", "--porcelain", *PATHS) if commit else None
     dirty = None if status is None else bool(status)
     return {"commit": commit, "dirty": dirty, "changes": _read_changes(commit) if dirty else ""}
 
@@ -74,8 +74,8 @@ def _read_changes(commit: str | None) -> str:
     `git apply` accepts the text, unless the text was cut after MOST_CHANGES bytes. The content of
     untracked files is left out, because such a file may have a password.
     """
-    diff = _ask_git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", *NUMERIC)
-    new = _ask_git("ls-files", "--others", "--exclude-standard", *NUMERIC, "*.py", "*.yaml") or ""
+    diff = _ask_git("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", *PATHS)
+    new = _ask_git("ls-files", "--others", "--exclude-standard", *PATHS, "*.py", "*.yaml") or ""
     lines = [*(f"# untracked: {name}" for name in new.splitlines()), *filter(None, [diff]), ""]
     content = "\n".join(lines).encode()
     cut = f"; cut to {MOST_CHANGES:,} bytes" if len(content) > MOST_CHANGES else ""

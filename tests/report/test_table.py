@@ -105,6 +105,17 @@ def test_a_note_on_a_seed_is_of_every_row_that_has_the_seed(ablation) -> None:
     assert "differs: 2.12.0 in seed 2 of every row; else 2.13.0.\n" in ablation.render()
 
 
+def test_a_note_on_all_rows_of_an_arm_names_the_arm_alone(ablation) -> None:
+    ablation.fill(*[0.01] * 9)
+    for number in range(9):
+        versions = {"torch": "2.12.0" if number < 3 or number % 3 == 2 else "2.13.0"}
+        write_made(ablation.folder_of(number), MADE | {"versions": versions})
+    text = "differs: 2.13.0 in seeds 0, 1 of capsnet; else 2.12.0.\n"
+    assert text in ablation.render()
+    write_made(ablation.folder_of(4), MADE | {"versions": {"torch": "2.12.0"}})
+    assert "in seed 0 of capsnet · 3 · 0, and seeds 0, 1 of capsnet · 3 · " in ablation.render()
+
+
 def test_settings_that_the_rows_do_not_tell_apart_are_not_averaged(ablation) -> None:
     other = replace(ablation.points[3], title="x", cell=compose.cell(["seed=0", "batch_size=7"]))
     points = [*ablation.points, other]

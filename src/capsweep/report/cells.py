@@ -6,7 +6,7 @@ cells of one table. A table is refused if its cells name the same data set but r
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from capsweep.errors import UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, READERS, Entry, Ledger
 from capsweep.ledger.listing import describe_circumstances, read_hardware
+from capsweep.report.grid import SEPARATOR
 from capsweep.runtime.terminal import describe_seeds
 from capsweep.sweep.expand import Point
 
@@ -206,4 +207,14 @@ def _name_cells(value: str, cells: Mapping[tuple[str, int], str]) -> Iterator[st
     for prefix, fields in parts.items():
         # Rows without the named seeds do not count.
         rows = {field for field, seed in cells if seed in seeds[fields[0]]} if prefix else sizes
-        yield f"{prefix}{'every row' if len(fields) == len(rows) > 1 else ', '.join(fields)}"
+        named = ["every row"] if len(fields) == len(rows) > 1 else _shorten_rows(fields, rows)
+        yield f"{prefix}{', '.join(named)}"
+
+
+def _shorten_rows(fields: Sequence[str], rows: Collection[str]) -> list[str]:
+    """Name the first coordinate instead of each field if all rows that begin with it are named."""
+    starts = {row: row.split(SEPARATOR)[0] for row in rows}
+    sizes, named = Counter(starts.values()), Counter(starts[field] for field in fields)
+    whole = {start for start, size in sizes.items() if named[start] == size > 1}
+    short = (starts[field] if starts[field] in whole else field for field in fields)
+    return list(dict.fromkeys(short))

@@ -11,6 +11,7 @@ from rich.table import Table
 from capsweep.runtime.terminal import count_of
 
 MISSING = "–"
+SEPARATOR = " · "  # between the coordinates of a row
 STALE = "stale: "  # start of the notes on cells that were not made by the current code
 
 
@@ -52,8 +53,8 @@ def format_value(value: Any) -> str:
 
 
 def describe_row(coordinates: Iterable[Any]) -> str:
-    """Return the name of a row for notes: its coordinates, separated by ` · `."""
-    return " · ".join(map(format_value, coordinates))
+    """Return the name of a row for notes: its coordinates, separated by `SEPARATOR`."""
+    return SEPARATOR.join(map(format_value, coordinates))
 
 
 def describe_column(values: Mapping[str, Any]) -> str:

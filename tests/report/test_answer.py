@@ -67,8 +67,11 @@ def test_seeds_that_differ_in_sign_or_not_at_all_cannot_tell(ablation) -> None:
 
 def test_rows_that_lack_seeds_are_in_no_mean_of_an_axis(ablation) -> None:
     ablation.fill(*CNN, *CAPSNET[0], *CAPSNET[1], *CAPSNET[2], 0.007)
-    first, *_ = answer.list_comparisons(ablation.build())
+    table = ablation.build()
+    first, *_ = answer.list_comparisons(table)
     assert (first.settings, first.difference.mean) == (1, pytest.approx(-0.011 / 3))
+    text = "; one seed, so that no test is possible: capsnet · 3 · 0.0005 (-2.30), in percentage "
+    assert text in answer.list_sentences(table)[-1]
 
 
 def test_what_supports_no_claim_has_no_sentence(choose: Callable) -> None:

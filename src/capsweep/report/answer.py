@@ -218,6 +218,8 @@ def _describe_seeds(comparisons: Sequence[Comparison]) -> str:
 def _list_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
     """List the comparisons with a claim or without a test; count the others.
 
+    Comparisons of one seed are counted too if no comparison has more.
+
     Of those that are counted, the text says where their intervals end.
     """
     measure, parts = measure_of(metric), []
@@ -226,15 +228,19 @@ def _list_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
         return measure.format_number(number, "+")
 
     constant = [each for each in comparisons if each.difference.is_constant]
+    single = [each for each in comparisons if each.difference.n == 1]
+    single = single if len(single) < len(comparisons) else []
     named = {
         f"{metric} is lower for": [each for each in comparisons if each.outcome == "lower"],
         f"{metric} is higher for": [each for each in comparisons if each.outcome == "higher"],
         "equal for all seeds, so that no test is possible:": constant,
+        "one seed, so that no test is possible:": single,
     }
     for text, those in named.items():
         names = [f"{each.name} ({format_number(each.difference.mean)})" for each in those]
         parts += [f"{text} {', '.join(names)}"] if names else []
-    others = [c for c in comparisons if c.outcome == UNTOLD and not c.difference.is_constant]
+    told = [each for those in named.values() for each in those]
+    others = [each for each in comparisons if each not in told]
     reach = sorted((end, c.name) for c in others for end in c.difference.interval or ())
     has_numbers = bool(parts or reach)
     if others:

@@ -214,7 +214,5 @@ def _name_cells(value: str, cells: Mapping[tuple[str, int], str]) -> Iterator[st
 def _shorten_rows(fields: Sequence[str], rows: Collection[str]) -> list[str]:
     """Name the first coordinate instead of each field if all rows that begin with it are named."""
     starts = {row: row.split(SEPARATOR)[0] for row in rows}
-    sizes, named = Counter(starts.values()), Counter(starts[field] for field in fields)
-    whole = {start for start, size in sizes.items() if named[start] == size > 1}
-    short = (starts[field] if starts[field] in whole else field for field in fields)
-    return list(dict.fromkeys(short))
+    others = {starts[row] for row in rows if row not in fields}
+    return list(dict.fromkeys(row if starts[row] in others else starts[row] for row in fields))

@@ -218,9 +218,8 @@ def _describe_seeds(comparisons: Sequence[Comparison]) -> str:
 def _list_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
     """List the comparisons with a claim or without a test; count the others.
 
-    Comparisons of one seed are counted too if no comparison has more.
-
-    Of those that are counted, the text says where their intervals end.
+    Comparisons of one seed are counted too if no comparison has more. Of those that are counted,
+    the text says where their intervals end.
     """
     measure, parts = measure_of(metric), []
 
@@ -239,8 +238,8 @@ def _list_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
     for text, those in named.items():
         names = [f"{each.name} ({format_number(each.difference.mean)})" for each in those]
         parts += [f"{text} {', '.join(names)}"] if names else []
-    told = [each for those in named.values() for each in those]
-    others = [each for each in comparisons if each not in told]
+    listed = [each for those in named.values() for each in those]
+    others = [each for each in comparisons if each not in listed]
     reach = sorted((end, c.name) for c in others for end in c.difference.interval or ())
     has_numbers = bool(parts or reach)
     if others:

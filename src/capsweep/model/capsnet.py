@@ -50,8 +50,7 @@ class CapsNet(nn.Module):
             as in TensorFlow.
         initial: Arguments of the constructor of `InitialWeights`, the scheme that draws the weights
             before training. None: the defaults of that class.
-        head: "length": the activations of the class capsules are the scores. "linear": a
-            `LinearHead` computes logits from the poses. "squashed_linear": it reads squashed poses.
+        head: How class scores are computed; `capsules.make_head` lists the choices.
         votes: Options of the votes. `shared` (default false): whether all children share one weight
             matrix for each class.
         stem: Factory of layers before the first convolution, such as a `ResNetStem`, called with

@@ -6,7 +6,7 @@ Shape letters: B batch, I children, P child pose, J classes, D class pose, C H W
 import contextlib
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -175,21 +175,33 @@ class LinearHead(nn.Module):
             return self.linear(squash(pose_BJD) if self.squashed else pose_BJD).squeeze(-1)
 
 
-def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | None:
-    """Make the module that computes class scores from class capsules.
+def measure_squashed(pose_BJD: Tensor) -> Tensor:
+    """Return the lengths [B, J] of squashed poses, |s|^2 / (1 + |s|^2)."""
+    squared_BJ = pose_BJD.square().sum(dim=-1)
+    return squared_BJ / (1 + squared_BJ)
+
+
+Head = Callable[[Tensor], Tensor]  # class scores of class poses
+
+
+def make_head(head: str, class_pose: int, routing: nn.Module) -> Head | None:
+    """Make the function that computes class scores from class capsules.
 
     Args:
-        head: "length": the activations of the class capsules are the scores. "linear": a
-            `LinearHead` computes logits from the poses. "squashed_linear": it reads squashed poses.
+        head: "length": the activations of the class capsules are the scores. "squashed_length":
+            the lengths of their squashed poses are. "linear": a `LinearHead` computes logits from
+            the poses. "squashed_linear": it reads squashed poses.
         class_pose: Number of elements of a class capsule's pose, D.
         routing: Routing of the class capsules.
 
     Returns:
-        A `LinearHead`, or None for "length".
+        The function, or None for "length".
 
     Raises:
         ValueError: If `head` is "length" and the routing computes no activations of the parents.
     """
+    if head == "squashed_length":
+        return measure_squashed
     if head != "length":
         return LinearHead(class_pose, squashed=head == "squashed_linear")
     if not getattr(routing, "has_activations", True):
@@ -200,18 +212,19 @@ def make_head(head: str, class_pose: int, routing: nn.Module) -> LinearHead | No
     return None
 
 
-def read_output(head: LinearHead | None, routed: Routed, traces: Traces | None) -> NetworkOutput:
+def read_output(head: Head | None, routed: Routed, traces: Traces | None) -> NetworkOutput:
     """Make the output of a network from its routed class capsules.
 
     Args:
-        head: Head that computes logits from the poses. None: the activations are the scores.
+        head: Function that computes scores from the poses. None: the activations are the scores.
         routed: Result of routing the class capsules.
         traces: Traces by layer name, or None.
     """
     if head is None:
         return NetworkOutput(routed.act_BJ, routed.pose_BJD, routed.logit_BJ, traces)
-    logit_BJ = head(routed.pose_BJD)
-    return NetworkOutput(logit_BJ, routed.pose_BJD, logit_BJ, traces)
+    score_BJ = head(routed.pose_BJD)
+    logit_BJ = score_BJ if isinstance(head, LinearHead) else None
+    return NetworkOutput(score_BJ, routed.pose_BJD, logit_BJ, traces)
 
 
 def draw_truncated_normal(weight: Tensor, sd: float) -> None:

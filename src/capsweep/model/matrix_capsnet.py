@@ -188,8 +188,7 @@ class MatrixCapsNet(nn.Module):
             `identity`: number that is added to the diagonal of each matrix of vote weights of the
             convolutional capsules.
         routing: Factory of the routing, used in every capsule layer.
-        head: "length": the activations of the class capsules are the scores. "linear": a
-            `LinearHead` computes logits from the poses. "squashed_linear": it reads squashed poses.
+        head: How class scores are computed; `capsules.make_head` lists the choices.
         votes: Options of the votes. `shared`: whether all children of a layer share one weight
             matrix for each parent type. If `votes` is None, they do not.
 

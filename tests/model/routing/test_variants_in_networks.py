@@ -106,6 +106,16 @@ def test_a_linear_head_reads_a_logit_off_each_pose_by_the_weights_of_all(head: s
     assert torch.equal(find_logits(output), output.scores_BN)  # what attacks climb
 
 
+def test_squashed_lengths_are_scores_whatever_activations_the_routing_computes() -> None:
+    lines = "dataset=digits", "model=capsnet_tiny", "routing=em", "model.head=squashed_length"
+    network = build.build_network(compose.cell([*lines]).config)
+    output = network(load_digits()[0])
+    torch.testing.assert_close(output.scores_BN, squash(output.pose_BJD).norm(dim=2))
+    assert output.logits_BN is None  # those of EM's own activations say something else
+    output.scores_BN.sum().backward()
+    assert network.classes.weight_IJDP.grad.abs().min() > 0
+
+
 KERNELS = "routing=uniform routing.impl=triton is for vector capsules only; add model=capsnet"
 LENGTHS = "routing=inverted_attention needs model.head=linear; add model.head=linear loss=cross_ent"
 

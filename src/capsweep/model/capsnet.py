@@ -130,7 +130,7 @@ class CapsNet(nn.Module):
             # On a GPU the features may be a view. If a view is changed in place, autograd copies
             # the gradient of the view.
             relu = torch.relu if images_BCHW.is_cuda else torch.relu_
-            features_BCHW = relu(self.conv(images_BCHW))
+            features_BCHW = relu(self.conv(features_BCHW))
         routed = self.classes(self.primary(features_BCHW), with_trace)
         return capsules.read_output(
             self.head, routed, {"classes": routed.trace} if with_trace else None

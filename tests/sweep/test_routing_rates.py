@@ -17,7 +17,7 @@ SEARCHES = {  # by the sweep that takes its values
     "routing_controls": "routing_rates",
     "routing_zoo_multimnist": "routing_rates_mnist",
     "routing_zoo_scale": "routing_scale",
-    "routing_normalisers": "routing_lengths_scale",
+    "routing_lengths": "routing_lengths_scale",
     "routing_controls_mnist": "routing_rates_mnist",
 }
 Place = tuple[str, str]  # arm and data set

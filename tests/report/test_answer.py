@@ -70,7 +70,7 @@ def test_rows_that_lack_seeds_are_in_no_mean_of_an_axis(ablation) -> None:
     table = ablation.build()
     first, *_ = answer.list_comparisons(table)
     assert (first.settings, first.difference.mean) == (1, pytest.approx(-0.011 / 3))
-    text = "; one seed, so that no test is possible: capsnet · 3 · 0.0005 (-2.30), in percentage "
+    text = "; too few seeds for an interval: capsnet · 3 · 0.0005 (-2.30), in percentage "
     assert text in answer.list_sentences(table)[-1]
 
 

@@ -216,10 +216,10 @@ def _describe_seeds(comparisons: Sequence[Comparison]) -> str:
 
 
 def _list_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
-    """List the comparisons with a claim or without a test; count the others.
+    """List the comparisons with a claim or without an interval; count the others.
 
-    Comparisons of one seed are counted too if no comparison has more. Of those that are counted,
-    the text says where their intervals end.
+    If no comparison has an interval, those without a claim are counted too. Of those that are
+    counted, the text says where their intervals end.
     """
     measure, parts = measure_of(metric), []
 
@@ -227,13 +227,14 @@ def _list_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
         return measure.format_number(number, "+")
 
     constant = [each for each in comparisons if each.difference.is_constant]
-    single = [each for each in comparisons if each.difference.n == 1]
-    single = single if len(single) < len(comparisons) else []
+    untold = [each for each in comparisons if each.outcome == UNTOLD and each not in constant]
+    short = [each for each in untold if each.difference.interval is None]
+    short = short if len(short) < len(comparisons) else []
     named = {
         f"{metric} is lower for": [each for each in comparisons if each.outcome == "lower"],
         f"{metric} is higher for": [each for each in comparisons if each.outcome == "higher"],
         "equal for all seeds, so that no test is possible:": constant,
-        "one seed, so that no test is possible:": single,
+        "too few seeds for an interval:": short,
     }
     for text, those in named.items():
         names = [f"{each.name} ({format_number(each.difference.mean)})" for each in those]

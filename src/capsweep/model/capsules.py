@@ -198,18 +198,16 @@ def make_head(head: str, class_pose: int, routing: nn.Module) -> Head | None:
         The function, or None for "length".
 
     Raises:
-        ValueError: If `head` is "length" and the routing computes no activations of the parents.
+        ValueError: If the scores are lengths and the routing gives all parents the same length.
     """
-    if head == "squashed_length":
-        return measure_squashed
-    if head != "length":
+    if head.endswith("linear"):
         return LinearHead(class_pose, squashed=head == "squashed_linear")
     if not getattr(routing, "has_activations", True):
         raise ValueError(
             f"routing={name_variant(routing)} needs model.head=linear; add model.head=linear "
             "loss=cross_entropy"
         )
-    return None
+    return measure_squashed if head == "squashed_length" else None
 
 
 def read_output(head: Head | None, routed: Routed, traces: Traces | None) -> NetworkOutput:

@@ -125,6 +125,7 @@ LENGTHS = "routing=inverted_attention needs model.head=linear; add model.head=li
     [
         ("model=capsnet_tiny routing=inverted_attention", LENGTHS),
         ("model=matrix_capsnet_tiny routing=inverted_attention", LENGTHS),
+        ("model=capsnet_tiny model.head=squashed_length routing=inverted_attention", LENGTHS),
         ("model=capsnet_tiny routing=em routing.impl=triton", "routing.impl must be one of a"),
         ("model=matrix_capsnet_tiny routing=uniform routing.impl=triton", KERNELS),
         ("routing.impl=triton routing.normaliser=entmax", "routing.impl=triton works with a so"),

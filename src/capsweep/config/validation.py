@@ -224,7 +224,7 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"loss={name} needs capsules, not model={model['name']}; set loss=cross_entropy"
     if loss["reconstruction"]["weight"] > 0 and not model.get("decoder"):
         yield f"loss.reconstruction.weight needs a decoder; set it to 0 for model={model['name']}"
-    if "linear" in (head := model.get("head", "length")) and not is_on_logits(loss):
+    if (head := model.get("head", "length")).endswith("linear") and not is_on_logits(loss):
         yield f"model.head={head} gives logits, loss={name} needs lengths; set loss=cross_entropy"
     if known and classes.get("reduction", known[0]) not in known:
         yield f"loss.classification.reduction must be one of {', '.join(known)} for loss={name}"

@@ -218,7 +218,7 @@ def _describe_seeds(comparisons: Sequence[Comparison]) -> str:
 def _list_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
     """List the comparisons with a claim or without an interval; count the others.
 
-    If no comparison has an interval, those without a claim are counted too. Of those that are
+    Comparisons without an interval are counted too if there are no others. Of those that are
     counted, the text says where their intervals end.
     """
     measure, parts = measure_of(metric), []
@@ -228,13 +228,13 @@ def _list_outcomes(comparisons: Sequence[Comparison], metric: str) -> str:
 
     constant = [each for each in comparisons if each.difference.is_constant]
     untold = [each for each in comparisons if each.outcome == UNTOLD and each not in constant]
-    short = [each for each in untold if each.difference.interval is None]
-    short = short if len(short) < len(comparisons) else []
+    unbounded = [each for each in untold if each.difference.interval is None]
+    unbounded = unbounded if len(unbounded) < len(comparisons) else []
     named = {
         f"{metric} is lower for": [each for each in comparisons if each.outcome == "lower"],
         f"{metric} is higher for": [each for each in comparisons if each.outcome == "higher"],
         "equal for all seeds, so that no test is possible:": constant,
-        "too few seeds for an interval:": short,
+        "too few seeds for an interval:": unbounded,
     }
     for text, those in named.items():
         names = [f"{each.name} ({format_number(each.difference.mean)})" for each in those]

@@ -108,7 +108,7 @@ def test_a_linear_head_reads_a_logit_off_each_pose_by_the_weights_of_all(head: s
 
 def test_squashed_lengths_are_scores_whatever_activations_the_routing_computes() -> None:
     lines = "dataset=digits", "model=capsnet_tiny", "routing=em", "model.head=squashed_length"
-    network = build.build_network(compose.cell([*lines]).config)
+    network = build.build_network(compose.cell(lines).config)
     output = network(load_digits()[0])
     torch.testing.assert_close(output.scores_BN, squash(output.pose_BJD).norm(dim=2))
     assert output.logits_BN is None  # those of EM's own activations say something else

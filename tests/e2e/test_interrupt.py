@@ -113,6 +113,7 @@ def test_a_sigterm_to_a_job_is_no_failure_of_its_cell(
         send(process.pid, signal.SIGTERM)
         output = commands.read_to_end(process, 130, seconds=60)
     assert "ended early after an epoch" in output
+    assert "a second SIGTERM ends it at once" in output
     # Where all processes have the signal, an epoch may not come to its end.
     assert is_sent_to_all or count_checkpoints(tmp_path) == 1
     check_unfinished(tmp_path)

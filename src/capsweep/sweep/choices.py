@@ -159,7 +159,8 @@ def _describe_words(
         texts["METRIC"] = sweep.metric
     if (seeds := sorted(sweep.seeds)) != sorted(file.seeds):
         is_count = seeds == sorted(_take_seeds(file.seeds, len(seeds)))
-        texts["SEEDS"] = str(len(seeds)) if is_count else ",".join(map(str, seeds))
+        listed = ",".join(map(str, seeds)) + "," * (len(seeds) == 1)
+        texts["SEEDS"] = str(len(seeds)) if is_count else listed
     for override in typed:
         is_in_file = all(override in arm.fixed for arm in file.arms)
         if not is_logistics(override.key) and not is_in_file:
@@ -382,15 +383,14 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
 
 
 def _read_seeds(text: str, seeds: Sequence[int]) -> tuple[int, ...]:
-    """Read the value of SEEDS: a list of seeds, or a count of the file's `seeds`."""
-    words = [word.strip() for word in text.split(",")]
-    digits = "[0-9]{1,4}" if len(words) == 1 else "[0-9]{1,18}"  # one number is a count of seeds
+    """Read the value of SEEDS: a list of seeds such as `0,7` or `7,`, or a count of `seeds`."""
+    is_count = "," not in text
+    words = [word.strip() for word in text.removesuffix(",").split(",")]
+    digits = "[0-9]{1,4}" if is_count else "[0-9]{1,18}"
     numbers = [int(word) for word in words if re.fullmatch(digits, word)]
-    if len(numbers) < len(words) or numbers == [0]:
-        raise ConfigError(
-            f"SEEDS={text}: must be a count of 1 to 9999 or a list of seeds such as 0,1,7"
-        )
-    numbers = numbers if len(numbers) > 1 else _take_seeds(seeds, numbers[0])
+    if len(numbers) < len(words) or (is_count and numbers == [0]):
+        raise ConfigError(f"SEEDS={text}: must be a count of 1 to 9999, or a list: 0,1,7 or 7,")
+    numbers = _take_seeds(seeds, numbers[0]) if is_count else numbers
     return check_seeds(f"SEEDS={text}", numbers)
 
 

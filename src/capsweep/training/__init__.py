@@ -4,6 +4,7 @@ This module has the hooks with which a caller follows a run and ends the run ear
 sweeps import this module, so it does not import torch.
 """
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -45,6 +46,7 @@ class StopFlag:
 
     def _on_sigterm(self, *_: object) -> None:
         self.is_set = True
+        os.write(2, b"SIGTERM: this run ends after its epoch; a second SIGTERM ends it at once\n")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

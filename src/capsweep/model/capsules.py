@@ -190,7 +190,7 @@ def make_head(head: str, class_pose: int, routing: nn.Module) -> Head | None:
     Args:
         head: "length": the activations of the class capsules are the scores. "squashed_length":
             the lengths of their squashed poses are. "linear": a `LinearHead` computes logits from
-            the poses. "squashed_linear": it reads squashed poses.
+            the poses. "squashed_linear": it reads squashed poses. No pose is squashed twice.
         class_pose: Number of elements of a class capsule's pose, D.
         routing: Routing of the class capsules.
 
@@ -200,14 +200,15 @@ def make_head(head: str, class_pose: int, routing: nn.Module) -> Head | None:
     Raises:
         ValueError: If the scores are lengths and the routing gives all parents the same length.
     """
+    squashed = head.startswith("squashed") and not getattr(routing, "squashes", False)
     if head.endswith("linear"):
-        return LinearHead(class_pose, squashed=head == "squashed_linear")
+        return LinearHead(class_pose, squashed)
     if not getattr(routing, "has_activations", True):
         raise ValueError(
             f"routing={name_variant(routing)} needs model.head=linear; add model.head=linear "
             "loss=cross_entropy"
         )
-    return measure_squashed if head == "squashed_length" else None
+    return measure_squashed if squashed else None
 
 
 def read_output(head: Head | None, routed: Routed, traces: Traces | None) -> NetworkOutput:

@@ -116,6 +116,15 @@ def test_squashed_lengths_are_scores_whatever_activations_the_routing_computes()
     assert network.classes.weight_IJDP.grad.abs().min() > 0
 
 
+@every_variant
+def test_a_head_squashes_only_poses_that_the_routing_has_not_squashed(stem: str) -> None:
+    line = f"model=capsnet_tiny model.head=squashed_linear model.vote_gain=100 routing={stem}"
+    config = compose.cell([LINEAR[0], LINEAR[2], *line.split()]).config
+    network = build.build_network(config)
+    longest = network(load_digits()[0]).pose_BJD.norm(dim=2).max()
+    assert network.head.squashed == bool(longest > 1.001)
+
+
 KERNELS = "routing=uniform routing.impl=triton is for vector capsules only; add model=capsnet"
 LENGTHS = "routing=inverted_attention needs model.head=linear; add model.head=linear loss=cross_ent"
 

@@ -150,6 +150,7 @@ class RoutingLayer(nn.Module):
         has_activations: Whether the variant computes activations of the parents. If not, all
             activations are 1.
         reads_activations: Whether the variant reads the activations of the children.
+        squashes: Whether the poses of the parents are squashed, so that a head need not do it.
         votes_kind: The only class of votes that the layer can route. None: all classes.
 
     Raises:
@@ -159,6 +160,7 @@ class RoutingLayer(nn.Module):
     coupling_rule: CouplingRule | None = None
     has_activations = True
     reads_activations = False
+    squashes = False
     votes_kind: type | None = None
 
     def __init__(self, impls: Mapping[str, Callable[..., Routed]], impl: str) -> None:

@@ -286,6 +286,8 @@ class DynamicRouting(RoutingLayer):
             message names the configuration keys.
     """
 
+    squashes = True
+
     def __init__(
         self,
         num_iters: int,

@@ -74,6 +74,7 @@ class KMeansRouting(RoutingLayer):
     """
 
     coupling_rule = CouplingRule()
+    squashes = True
 
     def __init__(self, num_iters: int, impl: str, *, sizes: LayerSizes) -> None:
         super().__init__(IMPLS, impl)

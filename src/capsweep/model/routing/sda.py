@@ -169,6 +169,7 @@ class SDARouting(RoutingLayer):
     """
 
     coupling_rule = CouplingRule()
+    squashes = True
 
     def __init__(
         self, num_iters: int, bias: bool, clip: bool, impl: str, *, sizes: LayerSizes

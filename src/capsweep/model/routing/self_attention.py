@@ -88,6 +88,8 @@ class SelfAttentionRouting(RoutingLayer):
         sizes: Sizes of the layer.
     """
 
+    squashes = True
+
     def __init__(self, scale: str, impl: str, *, sizes: LayerSizes) -> None:
         super().__init__(IMPLS, impl)
         self.beta_LJ = nn.Parameter(torch.zeros(sizes.children, sizes.parents))

@@ -71,6 +71,7 @@ class MineRouting(RoutingLayer):
     """
 
     coupling_rule = CouplingRule()  # the shares of a child sum to 1; delete this if they do not
+    squashes = True  # the poses of parents are squashed; delete this if they are not
 
     def __init__(self, num_iters: int, gain: float, impl: str, *, sizes: LayerSizes) -> None:
         super().__init__(IMPLS, impl)

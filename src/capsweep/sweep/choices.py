@@ -386,9 +386,9 @@ def _read_seeds(text: str, seeds: Sequence[int]) -> tuple[int, ...]:
     """Read the value of SEEDS: a list of seeds such as `0,7` or `7,`, or a count of `seeds`."""
     is_count = "," not in text
     words = [word.strip() for word in text.removesuffix(",").split(",")]
-    digits = "[0-9]{1,4}" if is_count else "[0-9]{1,18}"
+    digits = "[1-9][0-9]{0,3}" if is_count else "[0-9]{1,18}"
     numbers = [int(word) for word in words if re.fullmatch(digits, word)]
-    if len(numbers) < len(words) or (is_count and numbers == [0]):
+    if len(numbers) < len(words):
         raise ConfigError(f"SEEDS={text}: must be a count of 1 to 9999, or a list: 0,1,7 or 7,")
     numbers = _take_seeds(seeds, numbers[0]) if is_count else numbers
     return check_seeds(f"SEEDS={text}", numbers)

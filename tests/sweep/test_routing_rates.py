@@ -15,7 +15,7 @@ from capsweep.sweep import expand, spec
 SEARCHES = {  # by the sweep that takes its values
     "routing_zoo": "routing_rates",
     "routing_controls": "routing_rates",
-    "routing_zoo_multimnist": "routing_rates_mnist",
+    "routing_zoo_multimnist": "routing_scale",
     "routing_zoo_scale": "routing_scale",
     "routing_lengths": "routing_lengths_scale",
     "routing_controls_mnist": "routing_rates_mnist",
